@@ -3,9 +3,10 @@
     python -m benchmarks [WHAT]
 
 WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, groups, robust, correlated, kl,
-nonsmooth, own_losses, panel, users, synthetic, speed, eager, planned or table. Results are JSON lines in
-benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table` renders them into the pages docs/benchmarks*.md
-and those beside the algorithms. Without a command everything is measured and the tables are renewed.
+nonsmooth, own_losses, panel, test_loss, auto, users, synthetic, speed, eager, planned or table. Results are JSON lines
+in benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table` renders them into the pages
+docs/benchmarks*.md and those beside the algorithms. Without a command everything is measured and the tables are
+renewed.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks import (
+    auto,
     correlated,
     eager,
     games,
@@ -40,6 +42,7 @@ from benchmarks import (
     synthetic,
     synthetic_tables,
     tables,
+    test_loss,
     users,
     users_data,
     vertices,
@@ -86,6 +89,8 @@ def parser() -> argparse.ArgumentParser:
             "nonsmooth",
             "own_losses",
             "panel",
+            "test_loss",
+            "auto",
             "users",
             "synthetic",
             "speed",
@@ -160,8 +165,8 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--loss",
         nargs="+",
-        choices=(*panel.LOSSES, panel_users.LOSS),
-        help="panel; default: the usual one of each kind",
+        choices=tuple(dict.fromkeys((*panel.LOSSES, panel_users.LOSS, *test_loss.MODELS))),
+        help="panel; default: the usual one of each kind; test_loss: which models, default all",
     )
     command.add_argument(
         "--oracles", action="store_true", help="panel: measure the yardsticks that are missing"
@@ -308,6 +313,14 @@ MEASURED: dict[str, Callable[[argparse.Namespace, Path], Iterator[Record]]] = {
     ),
     "own_losses": measure_own_losses,
     "panel": measure_panel,
+    "test_loss": lambda options, _: test_loss.measure(
+        half=options.half,
+        models=options.loss,
+        epsilons=options.epsilon,
+        seeds=options.seeds,
+        quick=options.quick,
+    ),
+    "auto": lambda options, _: auto.measure(seeds=options.seeds, quick=options.quick),
     "users": measure_users,
     "synthetic": lambda options, _: synthetic.measure(
         [name for name in options.table or () if name in synthetic.TABLES],
@@ -352,6 +365,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             nonsmooth.PAGE,
             own_losses.PAGE,
             panel_tables.PAGE,
+            auto.PAGE,
             users.PAGE,
             groups.PAGE,
             robust.PAGE,
@@ -367,6 +381,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             nonsmooth.verdicts,
             own_losses.verdicts,
             panel_tables.verdicts,
+            auto.verdicts,
             users.verdicts,
             groups.verdicts,
             robust.verdicts,

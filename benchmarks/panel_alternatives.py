@@ -47,8 +47,7 @@ def varied(
     rule = WhiteningRule.of(cell.instance, share)
     steps, landed_ridge = max(1, round(pace * rule.steps())), rule.ridge
     if strength is not None:
-        least = rule.gram_noise * math.sqrt(rule.width / 2.0)
-        rule = replace(rule, ridge=strength, floor=max(strength / rule.constants.curvature, least))
+        rule = replace(rule, ridge=strength, least_floor=rule.gram_noise * math.sqrt(rule.width / 2.0))
     mapped, coordinates, _, _ = whitened(cell, rule, share)
     limit = clip * np.asarray([one.clip for one in coordinates])
     sigma = noise * math.sqrt(steps) * cell.noise_of_one(limit, 1.0 - share)[:, None]

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from benchmarks.panel_cells import Cell
 from benchmarks.panel_halfway import halfway
 from benchmarks.panel_rules import outward
-from privopt.planning.rescaling import SHARE, STEPS, Estimate, clip_for, two_columns
+from privopt.planning.rescaling import STEPS, TWO_CLASSES, Estimate, clip_for, two_columns
 from privopt.planning.whitening import SHARE as MOMENT_SHARE
 from privopt.planning.whitening import WhiteningRule
 
 Floats = NDArray[np.float64]
 
 
-def calibrated(cell: Cell, *, share: float = SHARE) -> Floats:
-    """Halfway, then scale and shift of its predictions, learnt for a tenth of the budget, (seeds, d)."""
+def calibrated(cell: Cell, *, share: float = TWO_CLASSES.least_share) -> Floats:
+    """Halfway, then scale and shift of its predictions for a tenth of the budget, nothing shrunk, (seeds, d)."""
     params = halfway(cell, beside=share)
     rule = WhiteningRule.of(cell.instance, MOMENT_SHARE)
     if rule.constant is None:
@@ -34,7 +34,7 @@ def calibrated(cell: Cell, *, share: float = SHARE) -> Floats:
         two_columns(rule.rows(moment), w) for moment, w in zip(cell.moment(MOMENT_SHARE), params, strict=True)
     ]
     mapped = cell.onto(np.stack([one.basis for one in columns]))
-    estimates = [Estimate.before(one.start) for one in columns]
+    estimates = [Estimate.before(one.found, 1.0, cell.loss) for one in columns]
     for noise in drawn:
         points = np.stack([one.theta for one in estimates])
         released = cell.gradients(mapped, points, clip, balanced=True) + noise

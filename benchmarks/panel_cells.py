@@ -28,7 +28,7 @@ from privopt.estimators.specification import Shape
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.instance import Instance
-from privopt.planning.whitening import signal_ridge
+from privopt.planning.whitening import WhiteningRule, signal_ridge
 from privopt.precision import double_precision
 from privopt.problems.losses import GLMLoss, Logistic, Squared
 from privopt.problems.problem import Problem
@@ -67,7 +67,8 @@ class Cell:
         epsilon: privacy budget; delta is 1 / n^2, under replace-one.
         seeds: how many runs there are.
         model: which loss.
-        options: further arguments of the estimator, such as `row_bound`.
+        options: further arguments of the estimator, such as `row_bound`, which for classes is "unit" here: the training
+            excess that the panel measures is that of rows of length 1.
     """
 
     problem: PanelProblem
@@ -90,9 +91,11 @@ class Cell:
         common = {"epsilon": self.epsilon, "delta": 1.0 / n**2, "bounds": (-1.0, 1.0), **dict(self.options)}
         match self.model or usual[self.problem.kind]:
             case "logistic":
-                return LogisticRegression(classes=list(range(arrays.classes)), **common)
+                return LogisticRegression(
+                    classes=list(range(arrays.classes)), **{"row_bound": "unit", **common}
+                )
             case "hinge":
-                return LinearSVC(classes=list(range(arrays.classes)), **common)
+                return LinearSVC(classes=list(range(arrays.classes)), **{"row_bound": "unit", **common})
             case "poisson":
                 return PoissonRegressor(target_bounds=(0.0, arrays.most), **common)
             case kind:
@@ -186,20 +189,22 @@ class Cell:
         """The mean of a a^T; private."""
         return np.asarray(self.rows.T @ self.rows, np.float64) / self.n
 
+    @cached_property
+    def divided_moment(self) -> Floats:
+        """The mean of a a^T / |a|^2; private."""
+        divided = self.rows / self._lengths
+        return np.asarray(divided.T @ divided, np.float64) / self.n
+
     # Releases ---------------------------------------------------------------------------------------------------------
     def moment(self, share: float) -> Floats:
         """The second moment released for a share of mu^2, (seeds, d, d)."""
         if share not in self._moments:
-            public, generator = self.instance.public, self.generator("moment", share)
-            scale = (
-                math.sqrt(public.relation.factor)
-                * public.row_bound**2
-                / (self.n * self.mu * math.sqrt(share))
-            )
+            generator, rule = self.generator("moment", share), WhiteningRule.of(self.instance, share)
+            scale, exact = rule.gram_noise, self.divided_moment if rule.divided else self.exact_moment
             drawn = generator.standard_normal((self.seeds, self.d, self.d)) * scale
             upper = np.triu(drawn, 1) / math.sqrt(2.0)
             noise = upper + np.swapaxes(upper, 1, 2) + np.einsum("sij,ij->sij", drawn, np.eye(self.d))
-            self._moments[share] = self.exact_moment + noise
+            self._moments[share] = exact + noise
         return self._moments[share]
 
     def mapped(self, key: Any, matrix: Callable[[], Floats]) -> Mapped:

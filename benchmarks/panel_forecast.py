@@ -83,8 +83,9 @@ def asked(half: str, models: Sequence[str]) -> Iterator[tuple[PanelProblem, Mode
 def measured(problem: PanelProblem, model: Model, seeds: int) -> Iterator[Record]:
     """A problem's cells at every epsilon."""
     found = arrays(problem)
+    options = (("row_bound", "entries"),)  # as every estimator's default is
     for epsilon in EPSILONS:
-        cell = Cell(problem, found, epsilon, seeds=seeds, model=model)
+        cell = Cell(problem, found, epsilon, seeds=seeds, model=model, options=options)
         runs = [
             minimize(
                 cell.instance.problem, cell.units, budget=cell.instance.budget, random_state=1000 * seed + 1

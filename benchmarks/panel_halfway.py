@@ -98,7 +98,9 @@ def halfway(
     scale = spectrum + rule.floor
     clip = np.asarray([one.clip for one in coordinates])
     noise = cell.noise_of_one(clip, 1.0 - share - beside)[:, None]
-    steepest = np.max(strength) / np.min(scale, axis=1, keepdims=True)
+    penalised = np.ones_like(scale) if rule.constant is None else 1.0 - axes[:, rule.constant] ** 2
+    curved = np.max(strength) * penalised / scale
+    steepest = np.max(curved, axis=1, keepdims=True)
     step_size = np.asarray([[1.0 / one.smoothness] for one in coordinates]) * 0.25 / (0.25 + steepest)
 
     generator, start = cell.generator("steps"), cell.start()
@@ -117,7 +119,7 @@ def halfway(
         average = average + ratio * (params - average)
     if rule.unit_noise == 0:
         return outward(mapped, average)
-    bend = np.maximum(spectrum / scale, LEAST_SIGNAL) / 4.0 + np.max(strength) / scale
+    bend = np.maximum(spectrum / scale, LEAST_SIGNAL) / 4.0 + curved
     along = np.einsum("sij,si->sj", axes, point - start)
     pull = bend * along - np.einsum("sij,si->sj", axes, gradient)
     end = start + np.einsum("sij,sj->si", axes, pull / (bend + noise))

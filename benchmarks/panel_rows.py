@@ -29,9 +29,9 @@ from benchmarks.panel_halfway import halfway
 from benchmarks.panel_problems import PROBLEMS, PanelArrays, PanelProblem, arrays
 from benchmarks.panel_rules import landed
 from benchmarks.results import RESULTS, SCRATCH, Record, append, read, select
-from privopt.estimators.typical_length import length_shown
 from privopt.planning.averaging import mixing_ratios
 from privopt.planning.descent_defaults import descent_setting
+from privopt.planning.row_length import length_shown
 from privopt.planning.whitening import SHARE
 
 Floats = NDArray[np.float64]

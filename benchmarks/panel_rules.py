@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from benchmarks.panel_cells import Cell, Mapped
 from privopt.planning.averaging import Average, mixing_ratios
 from privopt.planning.coordinates import Coordinates
-from privopt.planning.whitening import SHARE, WhiteningRule, inverse_root
+from privopt.planning.whitening import SHARE, WhiteningRule
 
 Floats = NDArray[np.float64]
 
@@ -20,16 +20,24 @@ def whitened(
     """The coordinates of every seed, the spectrum h (seeds, d) and the axes (seeds, d, d)."""
     key = ("whitened", share, rule.floor)
     if key not in cell._maps:
-        spectra = [rule.spectrum(moment) for moment in cell.moment(share)]
+        spectra = [rule.directions(moment) for moment in cell.moment(share)]
         cell._maps[(*key, "spectra")] = spectra  # type: ignore[assignment]
-        cell.mapped(key, lambda: np.stack([inverse_root(h, axes, rule.floor)[0] for h, axes in spectra]))
-    spectra: Any = cell._maps[(*key, "spectra")]
-    coordinates = []
-    for h, axes in spectra:
-        signal = math.sqrt(float(np.sum(h / (h + rule.floor))))
-        del axes
-        coordinates.append(rule._coordinates(np.zeros((0, 0)), float(np.min(h) + rule.floor) ** -0.5, signal))
-    return cell._maps[key], coordinates, np.stack([h for h, _ in spectra]), np.stack([u for _, u in spectra])
+        cell.mapped(key, lambda: np.stack([rows.map() for rows in spectra]))
+    found: Any = cell._maps[(*key, "spectra")]
+    coordinates = [
+        rule._coordinates(
+            np.zeros((0, 0)),
+            float(np.min(rows.scale)) ** -0.5,
+            rows.signal,
+            float(np.max(rows.ridge(rule.ridge))),
+            rows,
+        )
+        for rows in found
+    ]
+    eigenvalues, axes = (
+        np.stack([getattr(rows, name) for rows in found]) for name in ("eigenvalues", "axes")
+    )
+    return cell._maps[key], coordinates, eigenvalues, axes
 
 
 def descend(

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks import (
+    auto,
     correlated,
     games,
     groups,
@@ -20,6 +21,7 @@ from benchmarks import (
     sparse,
     steps,
     synthetic_tables,
+    test_loss,
     users,
     users_tables,
     vertices,
@@ -197,6 +199,10 @@ def render(records: Sequence[Record], page: str) -> str:
         "nonsmooth-inventory": lambda: table(inventory.HEAD, inventory.table_rows(records)),
         "nonsmooth-flipped": lambda: table(nonsmooth.SIZE_HEAD, nonsmooth.table_rows(records, "flipped")),
         "speed": lambda: speed(records),
+        "test-loss": lambda: table(test_loss.HEAD, test_loss.table_rows(records)),
+        "auto-bars": lambda: bars(auto.verdicts(records)),
+        "auto": lambda: table(auto.HEAD, auto.table_rows(records)),
+        "auto-rivals": lambda: table(auto.RIVAL_HEAD, auto.rival_rows(records)),
         "panel-bars": lambda: bars(panel_tables.verdicts(records)),
         "synthetic-bars": lambda: bars(synthetic_tables.verdicts(records)),
         "users-bars": lambda: bars(users.verdicts(records)),

@@ -2,10 +2,13 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from benchmarks import (
+    auto,
+    auto_problems,
     correlated,
     eager,
     groups,
@@ -76,6 +79,7 @@ def test_the_last_result_of_a_cell_counts_and_is_rendered(tmp_path: Path) -> Non
         nonsmooth.PAGE,
         own_losses.PAGE,
         panel_tables.PAGE,
+        auto.PAGE,
         robust.PAGE,
         users.PAGE,
         groups.PAGE,
@@ -189,6 +193,48 @@ def test_the_bars_of_the_kl_comparison_are_means_of_ratios() -> None:
     assert kl.worse_rows(records) == [["adult", "0.5", "1.20"]]
     page = "<!-- table: kl -->\n<!-- end of table -->\n"
     assert "| adult | auto |  | 1.2e+03 | 1e+02 | 4e+02 |  |" in tables.render(records, page)
+
+
+def test_the_panel_of_auto_has_a_cell_of_every_family_and_no_cell_twice() -> None:
+    cells = [(cell.family, cell.epsilon) for cell in auto.cells()]
+    assert 40 <= len(cells) == len(set(cells))
+    words = {family.split(",")[0] for family, _ in cells}
+    assert {"curved game", "matrix game", "power 2", "sine", "largest entry by values", "ramp"} <= words
+
+
+def test_no_answer_beats_the_gap_that_the_panel_reports_for_a_curved_game() -> None:
+    posed = auto_problems.curved(200, 4, 0)
+    rows = np.asarray(posed.units.private_features)
+    game: Any = posed.problem
+    rng = np.random.default_rng(0)
+
+    def value(x: Any, y: Any) -> float:
+        return float(np.mean([game.payoff(x, y, row, 0.0) for row in rows]))
+
+    x, y = rng.dirichlet(np.ones(4), 2)
+    gap = posed.excess((x, y))
+    answers = rng.dirichlet(np.full(4, 0.5), 10)
+    seen = max(value(x, one) for one in answers) - min(value(one, y) for one in answers)
+    assert 0.0 <= seen <= gap + 1e-6
+    assert gap == pytest.approx(seen, abs=0.2)
+
+
+def test_auto_is_judged_by_ratios_to_the_best_rival() -> None:
+    def record(data: str, method: str, excess: float) -> dict[str, object]:
+        cell = {"benchmark": "auto", "data": data, "epsilon": 1.0, "relation": "replace-one"}
+        return {**cell, "method": method, "took": "one", "excess": excess, "excess_error": None}
+
+    records = [
+        record("a", auto.AUTO, 0.3),
+        record("a", "one", 0.2),
+        record("a", "broken", math.nan),
+        record("b", auto.AUTO, 0.1),
+        record("b", "two", 0.2),
+    ]
+    near, worst = auto.verdicts(records)
+    assert (near.measured, near.met) == (0.5, False)
+    assert (worst.measured, worst.met) == (pytest.approx(1.5), True)
+    assert [row[-1] for row in auto.table_rows(records)] == ["**1.50**", "0.50"]
 
 
 def test_an_eager_step_is_timed_from_release_to_release() -> None:

@@ -164,7 +164,7 @@ def test_a_model_directory_holds_released_and_public_values_only(fitted: tuple[P
     assert document["estimator"]["arguments"]["classes"] == [0, 1]
     assert "diary" not in (directory / "model.json").read_text()
     arrays = safetensors.numpy.load_file(directory / "model.safetensors")
-    shapes = {"coef": (1, 4), "intercept": (1,), "typical_length": ()}
+    shapes = {"coef": (1, 4), "intercept": (1,)}
     assert {name: array.shape for name, array in arrays.items()} == shapes
 
 
@@ -400,7 +400,7 @@ def test_several_columns_name_a_user_together(folder: Path, tmp_path: Path, run:
         ("table.parquet", ("--group", "site", "--group", "number")),
         ("table.csv", ("--group", "number", "--group", "site")),
     ):
-        more = ("--weighting", "record", "--typical-records", 3, "--max-records", 4, "--seed", 1)
+        more = ("--weighting", "record", "--typical-records", 3, "--max-records", 4, "--random-state", 1)
         output = tmp_path / f"model {len(released)}"
         arguments = ("--schema", tmp_path / "schema.json", *BUDGET, *groups, *more, "--output", output)
         outcome = run("fit", tmp_path / name, *arguments)
@@ -474,7 +474,15 @@ def test_the_form_of_the_table_and_columns_without_description_change_nothing(
         ("b", folder / "table.parquet"),
         ("c", tmp_path / "bare.parquet"),
     ):
-        arguments = ("--schema", folder / "ill.json", *BUDGET, "--seed", "1", "--output", tmp_path / name)
+        arguments = (
+            "--schema",
+            folder / "ill.json",
+            *BUDGET,
+            "--random-state",
+            "1",
+            "--output",
+            tmp_path / name,
+        )
         outcome = run("fit", table, *arguments)
         assert outcome.exit_code == 0, outcome.output
         assert outcome.output.count("NOT PRIVATE") == 2
@@ -850,7 +858,7 @@ def test_records_without_a_user_count_as_nothing_on_the_command_line_too(
     pd.concat([table, nobody]).to_csv(tmp_path / "more.csv", index=False)
     released = []
     for name in ("whole.parquet", "more.parquet", "more.csv"):
-        arguments = ("--schema", folder / "ill.json", *BUDGET, "--group", "person", "--seed", 1)
+        arguments = ("--schema", folder / "ill.json", *BUDGET, "--group", "person", "--random-state", 1)
         outcome = run("fit", tmp_path / name, *arguments, "--output", tmp_path / f"model of {name}")
         assert outcome.exit_code == 0, outcome.output
         assert "among 200;" in flat(outcome.output)
@@ -902,8 +910,8 @@ def test_a_plan_never_predicts_two_numbers(folder: Path, run: Run) -> None:
 def test_a_plan_as_json_says_that_a_seed_is_not_private(folder: Path, run: Run) -> None:
     arguments = ("--schema", folder / "ill.json", *BUDGET, "--n", ROWS, "--json")
     assert json.loads(run("plan", *arguments).output)["warnings"] == []
-    (warning,) = json.loads(run("plan", *arguments, "--seed", 3).output)["warnings"]
-    assert warning.startswith("NOT PRIVATE: the noise comes from --seed 3")
+    (warning,) = json.loads(run("plan", *arguments, "--random-state", 3).output)["warnings"]
+    assert warning.startswith("NOT PRIVATE: the noise comes from --random-state 3")
 
 
 def test_a_stopped_fit_goes_on_from_its_folder_on_one_payment(
@@ -964,15 +972,18 @@ def test_a_stopped_synthesis_goes_on_from_its_folder_on_one_payment(
     assert "paid for this run before it was stopped" in flat(again.output)
     assert account.file is not None
     assert len(account.file.payments()) == 1
-    seeded = run(*arguments, "--seed", 1, "--overwrite")
-    assert "--resume cannot be given with --seed" in flat(seeded.output)
+    seeded = run(*arguments, "--random-state", 1, "--overwrite")
+    assert "--resume cannot be given with --random-state" in flat(seeded.output)
 
 
 def test_mistakes_with_a_folder_for_resumption_are_sentences(folder: Path, tmp_path: Path, run: Run) -> None:
     arguments = fit_arguments(folder, "ill", tmp_path / "model")
     (tmp_path / "file").write_text("no folder")
     for given, said in (
-        (("--resume", tmp_path / "kept", "--seed", 1), "--resume cannot be given with --seed"),
+        (
+            ("--resume", tmp_path / "kept", "--random-state", 1),
+            "--resume cannot be given with --random-state",
+        ),
         (("--resume", tmp_path / "model" / "kept"), "must not lie in --output"),
         (("--resume", tmp_path / "file"), "cannot be used"),
         (("--resume", tmp_path / "kept", "--solver", "correlated-noise-descent"), "opens a stream"),
@@ -988,7 +999,7 @@ def test_fit_and_plan_have_the_same_options(run: Run) -> None:
         return set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", run(command, "--help").output, re.MULTILINE))
 
     assert options("fit") - {"--output", "--overwrite", "--resume"} == options("plan") - {"--json"}
-    assert len(options("plan")) == 27
+    assert len(options("plan")) == 28
 
 
 def test_a_bar_counts_releases() -> None:
@@ -1055,7 +1066,18 @@ def test_a_table_in_several_files_is_fitted_predicted_and_synthesized(
     for k in range(3):
         table.iloc[k::3].to_parquet(parts / f"{k}.parquet", row_group_size=50)
     schema = ("--schema", folder / "ill.json")
-    fit = ("--target", "ill", "--epsilon", 1, "--delta", "auto", "--seed", 3, "--solver", "gradient-descent")
+    fit = (
+        "--target",
+        "ill",
+        "--epsilon",
+        1,
+        "--delta",
+        "auto",
+        "--random-state",
+        3,
+        "--solver",
+        "gradient-descent",
+    )
     outcome = run(
         "fit", parts / "*.parquet", *schema, *fit, "--engine", "memory", "--output", tmp_path / "one"
     )

@@ -72,7 +72,9 @@ def test_the_command_line_says_how_much_can_be_and_was_learnt(folder: Path) -> N
     sentence = re.search(r"learns (between [^;]* of what there is to learn; .*?) bound", planned)
     assert sentence is not None
     assert WOULD.search(sentence[1])
-    fitted = run("fit", folder / "table.parquet", *schema, *BUDGET, "--seed", 3, "--output", folder / "model")
+    fitted = run(
+        "fit", folder / "table.parquet", *schema, *BUDGET, "--random-state", 3, "--output", folder / "model"
+    )
     assert sentence[1] in fitted
     learnt = re.search(r"learnt (about \d+ % of what there is to learn at this epsilon; .*?) model", fitted)
     assert learnt is not None

@@ -21,6 +21,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.support.counted_fits import COUNTS, KINDS
 from tests.support.markers import NUMBER, TEXT, forms_of_bytes, found_in, said_by
 from typer.testing import CliRunner
 
@@ -314,3 +315,30 @@ def test_no_compiled_program_its_dump_or_its_cache_holds_private_numbers(tmp_pat
     leaking = {str(path.relative_to(tmp_path)) for path in files if found_in(path.read_bytes())}
     assert leaking
     assert all("jit_leaking" in name for name in leaking), leaking
+
+
+def compiled_for_all_counts(kinds: list[str]) -> dict[str, dict[str, list[str]]]:
+    """What was compiled, by the kind of fit and by how many units there were of the declared n."""
+    child = [sys.executable, "-m", "tests.support.counted_fits", *kinds]
+    ran = subprocess.run(child, capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    return json.loads(ran.stdout)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ["loop", "loop over a drawn block"],
+        pytest.param(list(KINDS), marks=pytest.mark.audit),
+    ],
+    ids=["loops", "everything"],
+)
+def test_no_shape_of_a_program_shows_how_many_units_there_are(kinds: list[str]) -> None:
+    """Under add-or-remove-one their number is secret; logs, dumps and caches of a compiler name shapes."""
+    found = compiled_for_all_counts(kinds)
+    assert list(found) == kinds
+    for kind, by_count in found.items():
+        wanted = by_count[str(COUNTS[0])]
+        assert any("ShapedArray(float" in said or "f64[" in said for said in wanted), kind
+        for count in COUNTS[1:]:
+            assert by_count[str(count)] == wanted, (kind, count)

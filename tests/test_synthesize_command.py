@@ -20,7 +20,7 @@ SCHEMA = {
     "columns": {
         "person": {"kind": "id"},
         "sex": {"kind": "cat", "levels": ["f", "m"]},
-        "age": {"kind": "num", "low": 0, "high": 99},
+        "age": {"kind": "num", "low": 0, "high": 99, "integer": True},
         "smokes": {"kind": "flag"},
     }
 }
@@ -80,10 +80,21 @@ def test_rows_and_a_report_are_written_and_the_plan_is_printed_first(folder: Pat
 
 
 def test_users_are_counted_and_a_seed_is_not_private(folder: Path, tmp_path: Path) -> None:
-    options = ("--group", "person", "--max-records", 3, "--seed", 1, "--column", "sex", "--workload", "1-way")
+    options = (
+        "--group",
+        "person",
+        "--max-records",
+        3,
+        "--random-state",
+        1,
+        "--column",
+        "sex",
+        "--workload",
+        "1-way",
+    )
     printed = run(folder, *BUDGET, *options, "--output", tmp_path / "a.parquet")
     assert "300 users, counted in 'person'" in printed
-    assert "NOT PRIVATE: the noise comes from --seed 1" in printed
+    assert "NOT PRIVATE: the noise comes from --random-state 1" in printed
     assert "none: NOT PRIVATE" in printed
     run(folder, *BUDGET, *options, "--output", tmp_path / "b.parquet")
     assert pq.read_table(tmp_path / "a.parquet").equals(pq.read_table(tmp_path / "b.parquet"))
@@ -123,5 +134,5 @@ def test_a_mistake_gets_one_sentence(folder: Path, arguments: Any, words: str, m
 
 def test_a_table_without_a_column_is_refused_and_nothing_is_spent(folder: Path, tmp_path: Path) -> None:
     printed = run(folder, *BUDGET, "--output", tmp_path / "x.parquet", table="short.csv", code=2)
-    assert "The table has no column 'age'" in printed
+    assert "has no column 'age'" in printed
     assert "Nothing was spent" in printed

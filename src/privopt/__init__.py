@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from privopt.games.bias_reduced_mirror_descent import BiasReducedMirrorDescent
     from privopt.games.boosted_saddle import BoostedSaddle
     from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
+    from privopt.games.noisy_extragradient import NoisyExtragradient
     from privopt.games.noisy_matrix import NoisyMatrix
     from privopt.games.saddle_gradient_descent import SaddleGradientDescent
     from privopt.games.saddle_mirror_descent import SaddleMirrorDescent
@@ -122,6 +123,7 @@ __all__ = [
     "LogisticRegression",
     "MirrorDescent",
     "NoisyExponentiatedGradient",
+    "NoisyExtragradient",
     "NoisyMatrix",
     "ObjectivePerturbation",
     "OutputPerturbation",
@@ -222,6 +224,7 @@ _HOME = {
     "minimax": "privopt.solve_games",
     "SaddleMirrorDescent": "privopt.games.saddle_mirror_descent",
     "SaddleGradientDescent": "privopt.games.saddle_gradient_descent",
+    "NoisyExtragradient": "privopt.games.noisy_extragradient",
     "NoisyMatrix": "privopt.games.noisy_matrix",
     "NoisyExponentiatedGradient": "privopt.games.noisy_exponentiated_gradient",
     "BestResponse": "privopt.games.best_response",

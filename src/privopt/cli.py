@@ -8,27 +8,32 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
-from typer.core import TyperGroup
 
+from privopt.commands.help_pages import AskingCommand, PlainCommand, PlainGroup, clearer, typed_number
 from privopt.commands.interrupts import Interrupts
 from privopt.commands.options import (
     WORK,
+    CheckOptions,
     CompositionName,
+    CountedTables,
+    EngineOption,
     FitOptions,
+    ModelDirectory,
     Options,
     RelationName,
     ReleasesFile,
     RequireReplay,
     SignKey,
     SynthesisOptions,
+    Tables,
     TrustedKeys,
     UnitName,
     Work,
+    number_option,
     on_this_machine,
     place_option,
     with_options,
@@ -43,7 +48,7 @@ STOPPED = 130  # what a shell expects of a command that was interrupted
 ParserError = cast("type[Exception]", typer.BadParameter.__mro__[2])
 
 
-class OneSentenceGroup(TyperGroup):
+class OneSentenceGroup(PlainGroup):
     """The commands, with every error as one sentence on stderr.
 
     Exit code 2 for a user's mistake, 3 where records cannot be read any more, 1 for a mistake of ours.
@@ -68,7 +73,7 @@ class OneSentenceGroup(TyperGroup):
             return STOPPED
         except ParserError as error:
             self._interrupts.settle()
-            message = str(cast("Any", error).format_message()).rstrip(". ")
+            message = clearer(str(cast("Any", error).format_message()).rstrip(". "))
             message = re.sub(r"://[^\s')]*", "://...", message)  # of a URI there may be a password
             return _complain(f"{message}. See `privopt --help`.", 2)
         except Exception as error:
@@ -115,26 +120,6 @@ def _complain(sentence: str, code: int) -> int:
     return code
 
 
-Tables = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="TABLE...",
-        help="CSV or Parquet: a file, a folder, a glob in quotes, a URI. Several are one table.",
-        show_default=False,
-    ),
-]
-CountedTables = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[TABLE]...",
-        help="As of `privopt fit`: its records, or users, are counted where --n is not given. None is needed with --n.",
-        show_default=False,
-    ),
-]
-ModelDirectory = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Model directory.", show_default=False, callback=on_this_machine)
-]
-
 app = typer.Typer(
     name="privopt",
     cls=OneSentenceGroup,
@@ -159,7 +144,7 @@ def _root(
         typer.echo(context.get_help())
 
 
-@app.command()
+@app.command(cls=AskingCommand)
 @with_options
 def fit(
     table: Tables,
@@ -171,10 +156,10 @@ def fit(
     """Fit a private model to a table; write it with its report."""
     from privopt.commands import fitting
 
-    fitting.run(table, options, output=output, overwrite=overwrite, sign_key=sign_key)
+    fitting.run(table or [], options, output=output, overwrite=overwrite, sign_key=sign_key)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 @with_options
 def plan(
     options: Options,
@@ -187,7 +172,20 @@ def plan(
     planning.run(table or [], options, as_json=as_json)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
+@with_options
+def check(
+    table: Tables,
+    options: CheckOptions,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Count, for the holder of the data alone, which cells a schema cannot read: exact, outside of any guarantee."""
+    from privopt.commands import checking
+
+    checking.run(table, options, as_json=as_json)
+
+
+@app.command(cls=AskingCommand)
 @with_options
 def synthesize(
     table: Tables,
@@ -199,10 +197,10 @@ def synthesize(
     """Write private synthetic rows that look like a table's."""
     from privopt.commands import synthesizing
 
-    synthesizing.run(table, options, output=output, overwrite=overwrite, sign_key=sign_key)
+    synthesizing.run(table or [], options, output=output, overwrite=overwrite, sign_key=sign_key)
 
 
-@app.command()
+@app.command(cls=AskingCommand)
 def predict(
     directory: ModelDirectory,
     table: Tables,
@@ -211,10 +209,10 @@ def predict(
     """Predict for the rows of a table; its target may be missing."""
     from privopt.commands import prediction
 
-    prediction.run(directory, table, output=output)
+    prediction.run(directory, table or [], output=output)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def report(
     directory: ModelDirectory,
     open_path: Annotated[
@@ -229,7 +227,7 @@ def report(
     reporting.run(directory, path_only=open_path, work=work, sign_key=sign_key)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def verify(
     path: Annotated[
         Path,
@@ -260,7 +258,7 @@ def verify(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def demo(
     output: Annotated[
         Path, typer.Option("--output", help="Folder for the reports.", callback=on_this_machine)
@@ -274,7 +272,7 @@ def demo(
 
 account = typer.Typer(
     name="account",
-    cls=TyperGroup,
+    cls=PlainGroup,
     no_args_is_help=True,
     rich_markup_mode=None,
     help="One budget for all fits on some data, kept in a file.",
@@ -291,7 +289,7 @@ AccountFile = Annotated[
 ]
 
 
-@account.command("create")
+@account.command("create", cls=AskingCommand)
 def account_create(
     file: Annotated[
         Path,
@@ -300,10 +298,10 @@ def account_create(
         ),
     ],
     data_set: Annotated[str, typer.Option("--data-set", help="Your name of the data.", show_default=False)],
-    epsilon: Annotated[
-        float, typer.Option("--epsilon", help="What all fits together may spend.", show_default=False)
+    epsilon: Annotated[float, number_option("--epsilon", "Total epsilon of all fits together.")],
+    delta: Annotated[
+        float, number_option("--delta", "Total delta of all fits together; choose it well below 1 / n.")
     ],
-    delta: Annotated[float, typer.Option("--delta", help="Likewise; well below 1 / n.", show_default=False)],
     relation: Annotated[
         RelationName, typer.Option("--relation", help="What a neighbouring data set is.")
     ] = RelationName.REPLACE_ONE,
@@ -330,7 +328,7 @@ def account_create(
     accounts.create(file, data_set, epsilon, delta, relation.value, unit_name, composition.value, counter)
 
 
-@account.command("show")
+@account.command("show", cls=PlainCommand)
 def account_show(
     file: AccountFile = None,
     as_of: Annotated[
@@ -344,7 +342,7 @@ def account_show(
     accounts.show(file, as_of=as_of, everything=everything)
 
 
-@account.command("export")
+@account.command("export", cls=PlainCommand)
 def account_export(
     file: AccountFile = None,
     output: Annotated[Path | None, place_option("--output", "JSON file; default: the terminal.")] = None,
@@ -358,14 +356,7 @@ def account_export(
     accounts.export(file, output=output, as_of=as_of)
 
 
-class EngineOption(StrEnum):
-    """What computes on the records."""
-
-    FAST = "fast"
-    REFERENCE = "reference"
-
-
-@app.command("audit-map")
+@app.command("audit-map", cls=PlainCommand)
 def audit_map(
     solver: Annotated[
         str | None,
@@ -388,13 +379,13 @@ def audit_map(
 
 
 audit_commands = typer.Typer(
-    rich_markup_mode=None, help="Attack what is claimed, and say what a guarantee rests on."
+    cls=PlainGroup, rich_markup_mode=None, help="Attack what is claimed, and say what a guarantee rests on."
 )
 app.add_typer(audit_commands, name="audit")
-audit_commands.command("map")(audit_map)
+audit_commands.command("map", cls=PlainCommand)(audit_map)
 
 
-@audit_commands.command()
+@audit_commands.command(cls=PlainCommand)
 def attack(
     estimator: Annotated[
         list[str] | None,
@@ -411,7 +402,9 @@ def attack(
     everything: Annotated[
         bool, typer.Option("--all", help="Attack every estimator at its defaults: minutes.")
     ] = False,
-    epsilon: Annotated[float, typer.Option("--epsilon", help="The claim.")] = 1.0,
+    epsilon: Annotated[
+        float, typer.Option("--epsilon", help="The claim.", parser=typed_number, metavar="FLOAT")
+    ] = 1.0,
     delta: Annotated[float, typer.Option("--delta", help="The claim.")] = 1e-6,
     runs: Annotated[int, typer.Option("--runs", help="Pairs of runs of the optimal test.")] = 20,
     pairs: Annotated[int, typer.Option("--pairs", help="Coins of one fit.")] = 200,

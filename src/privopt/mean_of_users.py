@@ -10,13 +10,16 @@ from privopt.curator.base import Observer
 from privopt.curator.outlays import tells_what_was_spent
 from privopt.curator.run import Run
 from privopt.curator.transcript import Transcript
+from privopt.data import cells
 from privopt.data.units import Units
+from privopt.declared_facts import declared_of_mean
 from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.gaussian_test import GaussianTest
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.notices import NOISE_IS_OFF
+from privopt.named_arguments import refuses_unknown
+from privopt.planning.notices import NOISE_IS_OFF, extreme_epsilon
 from privopt.planning.plan import Plan
 from privopt.planning.stable_mean import BAD_EVENT_SHARE, OUTLIERS, RADII
 from privopt.planning.user_mean import UserMeanPlan, plan_user_mean
@@ -40,18 +43,22 @@ class UserMean(NamedTuple):
         status: how it was taken; `FELL_BACK` after a test that failed.
         transcript: every release in order.
         plan: what was announced before the data was read.
+        declared: what the caller declared to be public, in sentences.
     """
 
     value: Any
     status: Status
     transcript: Transcript
     plan: Plan
+    declared: tuple[str, ...] = ()
 
     @property
     def report(self) -> PrivacyReport:
         """The privacy report, in words."""
         return PrivacyReport.of(
-            Result(self.value, self.status, self.transcript, self.plan), title="Private mean over users"
+            Result(self.value, self.status, self.transcript, self.plan),
+            title="Private mean over users",
+            declared=self.declared,
         )
 
     def __repr__(self) -> str:
@@ -69,6 +76,7 @@ class _Way:
 
 
 @tells_what_was_spent
+@refuses_unknown
 def user_mean(
     values: Any,
     groups: Any,
@@ -93,7 +101,8 @@ def user_mean(
     around 0 at `bound`.
 
     Args:
-        values: (rows, d) or (rows,) numbers. A row that is not finite counts as no row.
+        values: (rows, d) or (rows,) numbers. A row that is not finite counts as no row, and so does one of a list
+            that cannot be read.
         groups: (rows,) user keys; everything of one user is protected together.
         bound: public bound on a row's l2 norm; longer rows are shortened to it.
         epsilon: privacy budget; infinite for no privacy.
@@ -134,8 +143,7 @@ def user_mean(
             "groups is missing: give the key of the user that each row belongs to. Where every row is somebody else's, "
             "give as many different keys."
         )
-    if getattr(values, "ndim", None) is None:
-        values = np.asarray(values)
+    values = cells.matrix(values)
     flat = values.ndim == 1
     noise = NoiseSource(random_state)
     units = Units.from_arrays(
@@ -169,7 +177,13 @@ def user_mean(
             curator, curator.hold(UserAverage(bound=float(bound))), jnp.zeros(units.public.d)
         )
     value = np.asarray(released.value)
-    return UserMean(value[0] if flat else value, released.status, run.transcript, announced)
+    return UserMean(
+        value[0] if flat else value,
+        released.status,
+        run.transcript,
+        announced,
+        declared_of_mean(units.public, bound=float(bound), radius=radius, outliers=float(outliers)),
+    )
 
 
 def _way(
@@ -228,7 +242,11 @@ def _announced(way: _Way, planned: UserMeanPlan, public: Public, budget: Budget)
         seconds=0.05 + _SECONDS_PER_NUMBER * held * way.releases,
         prediction="a mean has no objective",
         indicators=planned.indicators,
-        notices=(*(() if budget.is_private else (NOISE_IS_OFF,)), *planned.notices),
+        notices=(
+            *(() if budget.is_private else (NOISE_IS_OFF,)),
+            *extreme_epsilon(budget),
+            *planned.notices,
+        ),
         adaptive=way.releases > 1,
     )
 

@@ -10,6 +10,11 @@ from privopt.planning.plan import COMPARED, Plan, compared, comparison, labelled
 from privopt.planning.task import Task
 from privopt.solvers.program import Program
 
+OTHERS = "Other solvers"
+FOR_MANY_RECORDS = "Made for users with many records"
+MADE_FOR_USERS = "Other solvers, made for users"
+ON_AVERAGES = "Made for records, here on users' averages"
+
 
 @dataclass(frozen=True)
 class Plans:
@@ -18,10 +23,12 @@ class Plans:
     Attributes:
         plans: the plans.
         refused: (solver, reason) of those that cannot solve the problem at this budget.
+        for_users: those that were made for units of several records.
     """
 
     plans: tuple[Plan, ...]
     refused: tuple[tuple[str, str], ...] = ()
+    for_users: frozenset[str] = frozenset()
 
     @property
     def default(self) -> Plan:
@@ -51,15 +58,25 @@ class Plans:
 
     def __str__(self) -> str:
         lines = [str(self.default)]
-        if len(self.plans) > 1:
-            lines += ["", "Other solvers, the whole plan of each in `plans[name]`:"]
-            lines += compared(self.plans[1:])
+        for heading, plans in self.others():
+            lines += ["", f"{heading}, the whole plan of each in `plans[name]`:", *compared(plans)]
         if self.refused:
             lines += ["", "Not applicable:"]
             for names, reason in self._refused():
                 several = ", " in names
                 lines += labelled([("", f"{names}: {reason}")] if several else [(f"{names}:", reason)])
         return "\n".join(lines)
+
+    def others(self) -> list[tuple[str, list[Plan]]]:
+        """The plans that were not chosen under headings, those of methods for users and for records apart."""
+        rest, by_user = self.plans[1:], self.default.public.by_user
+        for_users = [one for one in rest if one.solver in self.for_users]
+        for_records = [one for one in rest if one.solver not in self.for_users]
+        if by_user:
+            parts = [(MADE_FOR_USERS, for_users), (ON_AVERAGES, for_records)]
+        else:
+            parts = [(OTHERS, for_records), (FOR_MANY_RECORDS, for_users)]
+        return [(heading, plans) for heading, plans in parts if plans]
 
     def _refused(self) -> list[tuple[str, str]]:
         """Each reason once, behind the names of all that it keeps out."""
@@ -69,11 +86,14 @@ class Plans:
         return [(", ".join(names), reason) for reason, names in by_reason.items()]
 
     def _repr_html_(self) -> str:
-        others = table(["other solvers", *COMPARED], [comparison(other) for other in self.plans[1:]])
+        others = "".join(
+            table([heading, *COMPARED], [comparison(other) for other in plans])
+            for heading, plans in self.others()
+        )
         refused = card("Not applicable", self._refused())
         parts = [
             card(self.default.headline, self.default.rows()),
-            others * (len(self.plans) > 1),
+            others,
             refused * bool(self.refused),
         ]
         return "".join(parts)
@@ -91,6 +111,7 @@ def all_plans(
         task: the problem, the public numbers and the budget.
     """
     plans = [replace(default.plan(task), reason=reason)]
+    for_users: list[str] = []
     refused: list[tuple[str, str]] = []
     for kind in others:
         other = kind()
@@ -100,8 +121,9 @@ def all_plans(
         try:
             if obstacle is None:
                 plans.append(other.plan(task))
+                for_users += [other.title] if other.is_for_users else []
         except (NotPriceable, BudgetTooSmall, BudgetExceeded) as unpriced:
             obstacle = str(unpriced)
         if obstacle is not None:
             refused.append((other.title, obstacle))
-    return Plans(tuple(plans), tuple(refused))
+    return Plans(tuple(plans), tuple(refused), frozenset(for_users))

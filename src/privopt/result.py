@@ -50,6 +50,7 @@ class Result(NamedTuple):
         pictures: likewise.
         recipe: what the solver was given, for a replay; None where it was run by hand.
         kept: where rows were kept that were read from the files of a table, in a sentence.
+        declared: what the caller declared to be public, in sentences.
     """
 
     params: Any
@@ -60,6 +61,7 @@ class Result(NamedTuple):
     pictures: tuple[Picture, ...] = ()
     recipe: Recipe | None = None
     kept: str | None = None
+    declared: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, outcome: Outcome, transcript: Transcript) -> "Result":
@@ -103,7 +105,7 @@ class Result(NamedTuple):
     @property
     def report(self) -> PrivacyReport:
         """The privacy report, in words; see `privopt.report`."""
-        return PrivacyReport.of(self)
+        return PrivacyReport.of(self, declared=self.declared)
 
 
 def ending(finite: Any) -> Status:

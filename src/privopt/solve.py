@@ -10,11 +10,13 @@ from privopt.curator.rehearsals import foresee, reserved
 from privopt.curator.run import Run, rehearsed
 from privopt.data.derived import Derived
 from privopt.data.units import Units
+from privopt.declared_facts import declared_of_problem
 from privopt.engine.protocol import Engine, EngineName
 from privopt.games.base import GameSolver
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseName, NoiseSource
+from privopt.named_arguments import refuses_unknown
 from privopt.planning.instance import Instance
 from privopt.planning.plan import Plan
 from privopt.plans import Plans, all_plans
@@ -39,6 +41,7 @@ __all__ = ["Loss", "Plans", "minimize", "minimize_on", "plan"]
 Loss = GLMLoss | RecordLoss | BlackBox | Problem | Callable[..., Any]
 
 
+@refuses_unknown
 def plan(
     problem: Loss | Game,
     *,
@@ -117,6 +120,7 @@ def plan(
 
 
 @tells_what_was_spent
+@refuses_unknown
 def minimize(
     problem: Loss,
     units: Units | Engine | Table,
@@ -231,13 +235,19 @@ def minimize_on(
                 account=account,
                 observer=observer,
                 seeded=data.seeded,
+                origin=data.origin,
                 engine=engine,
                 of={**parts_of(problem), "start": first, "solver": configured},
             )
             result = configured.solve(run.curator(data), problem, first)
             run.end()
         recipe = recipe_of(problem, public, budget, solver, first)
-        return result._replace(params=problem.unravel(result.params), plan=announced, recipe=recipe)
+        return result._replace(
+            params=problem.unravel(result.params),
+            plan=announced,
+            recipe=recipe,
+            declared=declared_of_problem(problem, first, public),
+        )
 
 
 def rehearse(

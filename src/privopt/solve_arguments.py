@@ -4,6 +4,7 @@ Everything here is public and is looked at before anything is charged. A loss of
 alone, as the engine will differentiate it.
 """
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -93,6 +94,7 @@ def posed_problem(problem: Any, start: Any) -> Problem:
         raise ValueError(
             "give `start`: the parameters at which your loss function begins; their shapes define it."
         )
+    check_takes("loss", problem, ("params", "features", "target"))
     loss: Callable[..., Any] = problem
     return Problem.from_pytree(loss, start)
 
@@ -151,20 +153,61 @@ def check_loss(problem: Problem, public: Public, start: Any = None) -> None:
             jax.ShapeDtypeStruct(shape, jnp.float64)
             for shape in (problem.parameter_shape(public), (public.d,), ())
         ]
-        try:
-            value = jax.eval_shape(loss.value, *shapes)
-            if not _is_number(value):
-                raise TypeError(
-                    f"the loss of one record must be one real number, got {_described(value)}: given {features}, sum "
-                    "or average what belongs to the record."
-                )
-            jax.eval_shape(loss.gradient, *shapes)
-        except NOT_TRACED as traced:
+        given = f"parameters of the shapes of the start, {features}"
+        value = _traced("loss", given, lambda: jax.eval_shape(loss.value, *shapes))
+        if not _is_number(value):
             raise TypeError(
-                "the loss cannot be differentiated: it turns its arguments into NumPy arrays or Python numbers, or "
-                "decides by their values. Write it with jax.numpy in place of NumPy and math, and jnp.where or "
-                "jax.lax.cond in place of `if`."
-            ) from traced
+                f"the loss of one record must be one real number, got {_described(value)}: given {features}, sum "
+                "or average what belongs to the record."
+            )
+        _traced("loss", given, lambda: jax.eval_shape(loss.gradient, *shapes))
+
+
+def _traced(what: str, given: str, compute: Callable[[], Any]) -> Any:
+    """What a function of the user's own gives on shapes alone.
+
+    Args:
+        what: the function: "loss" or "payoff".
+        given: its arguments, in words.
+        compute: traces it.
+    Raises:
+        TypeError: it cannot be traced, or not on arguments of these shapes.
+    """
+    try:
+        return compute()
+    except NOT_TRACED as traced:
+        raise TypeError(
+            f"the {what} cannot be differentiated: it turns its arguments into NumPy arrays or Python numbers, or "
+            "decides by their values. Write it with jax.numpy in place of NumPy and math, and jnp.where or "
+            "jax.lax.cond in place of `if`."
+        ) from traced
+    except Exception as error:
+        raise TypeError(
+            f"the {what} cannot be computed for one record ({type(error).__name__}): given {given}. Compare these "
+            f"shapes with what the {what} does; the error above says where it fails."
+        ) from error
+
+
+def check_takes(what: str, function: Any, names: tuple[str, ...]) -> None:
+    """Refuse a function of the user's own that cannot be called with its arguments.
+
+    Args:
+        what: the function: "loss" or "payoff".
+        function: to be called.
+        names: of the arguments it will be given, by position.
+    Raises:
+        TypeError: it takes fewer, or needs more.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of a builtin nothing is known
+        return
+    try:
+        signature.bind(*names)
+    except TypeError:
+        raise TypeError(
+            f"the {what} must take {len(names)} arguments, ({', '.join(names)}), got a function of {signature}."
+        ) from None
 
 
 def _check_black_box(loss: BlackBox, shape: tuple[int, ...], public: Public, start: Any) -> None:
@@ -203,27 +246,24 @@ def check_game(game: Any, public: Public) -> None:
         raise ValueError(f"the game does not fit the records: {obstacle}.")
     if isinstance(game, BilinearGame):
         return
+    check_takes("payoff", game.payoff, ("x", "y", "features", "target"))
     sizes = [player.vertices.dimension for player in game.players.values()]
     with double_precision():
         shapes = [
             jax.ShapeDtypeStruct(shape, jnp.float64) for shape in ((sizes[0],), (sizes[1],), (public.d,), ())
         ]
-        try:
-            value = jax.eval_shape(game.payoff, *shapes)
-            if not _is_number(value):
-                raise TypeError(
-                    f"the payoff of one record must be one real number, got {_described(value)}: given x of shape "
-                    f"({sizes[0]},), y of shape ({sizes[1]},), features of shape ({public.d},) and a target of shape "
-                    "(), sum or average what belongs to the record."
-                )
-            for who in ("x", "y"):
-                jax.eval_shape(partial(game.slope, who), *shapes)
-        except NOT_TRACED as traced:
+        given = (
+            f"x of shape ({sizes[0]},), y of shape ({sizes[1]},), features of shape ({public.d},) and a target of "
+            "shape ()"
+        )
+        value = _traced("payoff", given, lambda: jax.eval_shape(game.payoff, *shapes))
+        if not _is_number(value):
             raise TypeError(
-                "the payoff cannot be differentiated: it turns its arguments into NumPy arrays or Python numbers, or "
-                "decides by their values. Write it with jax.numpy in place of NumPy and math, and jnp.where or "
-                "jax.lax.cond in place of `if`."
-            ) from traced
+                f"the payoff of one record must be one real number, got {_described(value)}: given {given}, sum or "
+                "average what belongs to the record."
+            )
+        for who in ("x", "y"):
+            _traced("payoff", given, partial(jax.eval_shape, partial(game.slope, who), *shapes))
 
 
 def _is_number(value: Any) -> bool:

@@ -10,12 +10,14 @@ from privopt.curator.rehearsals import foresee, reserved
 from privopt.curator.run import Run, rehearsed
 from privopt.data.derived import Derived
 from privopt.data.units import Units
+from privopt.declared_facts import declared_of_game
 from privopt.engine.protocol import Engine, EngineName
 from privopt.games.base import GameSolver
 from privopt.games.registry import GAME_SOLVERS, choose_game
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseName, NoiseSource
+from privopt.named_arguments import refuses_unknown
 from privopt.planning.plan import Plan
 from privopt.planning.task import Task
 from privopt.plans import Plans, all_plans
@@ -30,6 +32,7 @@ from privopt.tables.table import Table
 
 
 @tells_what_was_spent
+@refuses_unknown
 def minimax(
     game: Game,
     units: Units | Engine | Table,
@@ -126,12 +129,13 @@ def _minimax_on(
                 account=account,
                 observer=observer,
                 seeded=units.seeded,
+                origin=units.origin,
                 engine=engine,
                 of={"game": game, "solver": configured},
             )
             result = configured.solve(run.curator(units), game)
             run.end()
-        return result._replace(plan=announced)
+        return result._replace(plan=announced, declared=declared_of_game(game, public))
 
 
 def posed_game(

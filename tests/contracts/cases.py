@@ -103,6 +103,7 @@ def own_loss_of_two(params, features, target):
 
 
 _LOGISTIC = Problem(losses.logistic, Ridge(0.1))
+_COUNTS = Problem(losses.poisson(2.0, 5.0), Ridge(0.1, (1.0,) * (D - 1) + (0.0,)), constant=D - 1)
 _FULL = {"clip": 0.4, "step_size": 1.0, "momentum": 0.5, "steps": 6}
 _NO_ROUNDS = {"rounds": 0}
 _USERS = {"clip": 0.4, "step_size": 1.0, "momentum": 0.5, "quantile": 0.7, "steps": 6}
@@ -189,6 +190,13 @@ EVERY_CASE = (
         "user gradient descent, whitened",
         Whitening(inner=UserGradientDescent()),
         _LOGISTIC,
+        still=None,
+        by_user=True,
+    ),
+    Case(
+        "whitening, users, counts",
+        Whitening(inner=UserGradientDescent()),
+        _COUNTS,
         still=None,
         by_user=True,
     ),
@@ -305,7 +313,7 @@ EVERY_CASE = (
     Case(
         "whitening, counts",
         Whitening(inner=GradientDescent(steps=4)),
-        Problem(losses.poisson(2.0, 5.0), Ridge(0.1, (1.0,) * (D - 1) + (0.0,))),
+        _COUNTS,
         still=None,
     ),
     Case("whitening, squared loss", Whitening(), Problem(losses.squared), still=None),

@@ -14,6 +14,7 @@ from privopt.games.bias_reduced_mirror_descent import BiasReducedMirrorDescent
 from privopt.games.boosted_saddle import BoostedSaddle
 from privopt.games.moves import Drawn, Noised
 from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
+from privopt.games.noisy_extragradient import NoisyExtragradient
 from privopt.games.noisy_matrix import NoisyMatrix
 from privopt.games.saddle_gradient_descent import SaddleGradientDescent
 from privopt.games.saddle_mirror_descent import SaddleMirrorDescent
@@ -98,6 +99,9 @@ EVERY_GAME = (
         OWN,
         relations=("add-or-remove-one",),
     ),
+    GameCase("noisy extragradient", NoisyExtragradient(steps=3), MATRIX, by_user=True),
+    GameCase("noisy extragradient, own payoff", NoisyExtragradient(steps=3), OWN),
+    GameCase("noisy extragradient, one vertex", NoisyExtragradient(steps=2), LONELY, ("replace-one",)),
     GameCase("best response", BestResponse(**_FEW), MATRIX, by_user=True),
     GameCase("best response, own payoff", BestResponse(steps=4), OWN, relations=("replace-one",)),
     GameCase("sampled dual averaging, one vertex", SampledDualAveraging(held=False, **_FEW), LONELY),

@@ -115,7 +115,7 @@ EVERY_QUERY: dict[str, Query] = {
     "gradient, logistic": ClippedGradient(loss=losses.logistic, at=AT, clip=0.4),
     "gradient, ramp": ClippedGradient(loss=losses.ramp(), at=AT, clip=2.0),
     "gradient, capped, not compiled": ClippedGradient(
-        loss=losses.capped(0.7, "quantile", level=0.2), at=AT, clip=2.0
+        loss=losses.capped(0.7, "quantile", quantile=0.2), at=AT, clip=2.0
     ),
     "gradient, logistic, balanced": ClippedGradient(loss=losses.logistic, at=FAR, clip=0.3, balanced=True),
     "gradient, squared": ClippedGradient(loss=SQUARED, at=AT, clip=0.4),

@@ -69,7 +69,7 @@ def account_of(kind: str, folder: Path) -> Callable[[], Account]:
 
 def asked(folder: Path, account: Account, times: int, seen: dict[tuple[str, int], set[bytes]]) -> None:
     """A process that asks so often, and notes what it sees, by the key of the run and the number of the answer."""
-    with double_precision(), resumable(folder):
+    with double_precision(), resumable(folder, data="toy"):
         run = Run("asked", PLAN, BUDGET, UNITS.public, noise=NoiseSource(), account=account, of={})
         curator = run.curator(UNITS)
         for number in range(times):

@@ -35,7 +35,7 @@ schema = {"columns": {name: {"kind": "num", "low": -1, "high": 1} for name in "a
 model = privopt.LogisticRegression(bounds=(-1, 1), classes=[0, 1], solver="gradient-descent")
 grid = {"alpha": list(np.geomspace(1e-3, 1.0, 8))}
 search = privopt.PrivateSearchCV(model, grid, epsilon=1.0, delta=1e-6, account=account)
-with privopt.resumable(folder):
+with privopt.resumable(folder, data="toy"):
     found = search.fit(privopt.Table.open(table, schema, target="ill")).best_estimator_.coef_
 print(found.tobytes().hex(), flush=True)
 """
@@ -44,7 +44,7 @@ from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradien
 from privopt.problems.saddle import BilinearGame
 signs = np.random.default_rng(1).choice([-1.0, 1.0], (400, 10))
 units = privopt.Units.from_arrays(signs, row_bound=4.0)
-with privopt.resumable(folder):
+with privopt.resumable(folder, data="toy"):
     x, y = privopt.minimax(
         BilinearGame(rows=5, columns=5), units, budget=privopt.Budget(1.0, 1e-6), account=account,
         solver=NoisyExponentiatedGradient(steps=2000),

@@ -23,7 +23,7 @@ PLAN = Parallel((Repeated(GaussianEvent(20.0), TIMES),) * 2)
 def asked(folder, order):
     """What a program gets that asks two blocks, the first or the second at a time, for the same at the same price."""
     units = replace(Units.from_arrays(ROWS, row_bound=1.0), origin="files")
-    with double_precision(), resumable(folder):
+    with double_precision(), resumable(folder, data="toy"):
         run = Run("two blocks", PLAN, Budget(1.0, 1e-6), units.public, noise=NoiseSource(), of={})
         blocks = run.curator(units).blocks(2)
         return [np.asarray(blocks[k].release(SecondMoment(row_bound=1.0), NOISE)) for k in order]

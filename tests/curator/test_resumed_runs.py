@@ -129,24 +129,24 @@ def test_it_goes_on_from_wherever_it_was_stopped_and_is_paid_once(tmp_path, monk
     path, run = folder / "run-0001.journal", RUNS[name]
     if run is searched_as_they_come_and_go:
         account = Account(9.0, 1e-5, relation="add-or-remove-one")
-    with resumable(tmp_path / "whole"):
+    with resumable(tmp_path / "whole", data="toy"):
         run(table)
     whole = len(lines_of(tmp_path / "whole" / path.name))
     assert whole >= 5
     before = b""
     for line in sorted({1, 2, whole // 2, whole - 1}):
-        with stopping(monkeypatch, line), pytest.raises(Stopped, match="kill"), resumable(folder):
+        with stopping(monkeypatch, line), pytest.raises(Stopped, match="kill"), resumable(folder, data="toy"):
             run(table, account)
         assert path.read_bytes().startswith(before)
         before = path.read_bytes()
         for file in folder.iterdir():
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    with resumable(folder):
+    with resumable(folder, data="toy"):
         found = run(table, account)
     assert path.read_bytes().startswith(before)
     assert len(lines_of(path)) == whole
     assert sorted(file.suffix for file in folder.iterdir()) == [".journal", ".mark"]  # the key is gone
-    with resumable(folder):
+    with resumable(folder, data="toy"):
         np.testing.assert_array_equal(run(table, account), found)
     assert sum(entry.count for entry in account.entries) == 1
 
@@ -160,7 +160,7 @@ def test_records_stay_in_their_blocks_and_no_other_key_is_taken(tmp_path, monkey
         return found[-1]
 
     monkeypatch.setattr(cuts, "block_assignment", assigned)
-    with stopping(monkeypatch, 5), pytest.raises(Stopped, match="kill"), resumable(folder):
+    with stopping(monkeypatch, 5), pytest.raises(Stopped, match="kill"), resumable(folder, data="toy"):
         in_phases(table)
     key = folder / "run-0001.key"
     secret = key.read_bytes()
@@ -168,15 +168,15 @@ def test_records_stay_in_their_blocks_and_no_other_key_is_taken(tmp_path, monkey
     key.write_bytes(bytes(32))
     with (
         pytest.raises(ArgumentError, match="is another one than when the records were cut"),
-        resumable(folder),
+        resumable(folder, data="toy"),
     ):
         in_phases(table)
     key.unlink()  # as after a run that ended: what was released is repeated, and no block answers
-    with pytest.raises(DataUnavailable, match="came to its end"), resumable(folder):
+    with pytest.raises(DataUnavailable, match="came to its end"), resumable(folder, data="toy"):
         in_phases(table)
     key.touch(mode=0o600)
     key.write_bytes(secret)
-    with resumable(folder):
+    with resumable(folder, data="toy"):
         in_phases(table)
     assert not key.exists()
     first, last = found[0], found[-1]
@@ -191,13 +191,13 @@ def test_units_that_another_process_might_not_find_again_are_not_cut(tmp_path, m
     account = Account(9.0, 1e-5)
     with (
         pytest.raises(ArgumentError, match="nothing says that arrays hold the same"),
-        resumable(tmp_path / "kept"),
+        resumable(tmp_path / "kept", data="toy"),
     ):
         model(alpha="private", account=account).fit(RECORDS, RECORDS[:, 0] > 0, groups=np.arange(ROWS) // 2)
     monkeypatch.setattr("privopt.curator.cuts.part_count", lambda n, cap: 1 + n // 100)
     with (
         pytest.raises(ArgumentError, match="are laid out from a secret"),
-        resumable(tmp_path / "users"),
+        resumable(tmp_path / "users", data="toy"),
     ):
         searched_by_user(table, account)
     assert not account.entries
@@ -232,7 +232,7 @@ def test_users_stand_at_the_same_places_whatever_the_secret_of_their_process(tmp
 def test_what_differs_is_named_before_a_row_is_read(tmp_path, monkeypatch, table, changed, named):
     folder = tmp_path / "kept"
     wide = {**SCHEMA, "columns": {**SCHEMA["columns"], "a": {**COLUMNS["a"], "high": 2}}}
-    with resumable(folder):
+    with resumable(folder, data="toy"):
         model().fit(table)
     before = (folder / "run-0001.journal").read_bytes()
 
@@ -240,11 +240,11 @@ def test_what_differs_is_named_before_a_row_is_read(tmp_path, monkeypatch, table
         raise AssertionError("a row was read")
 
     monkeypatch.setattr("privopt.estimators.records.StoredRecords.units", read)
-    with pytest.raises(ArgumentError, match=f"it differs in its {named}"), resumable(folder):
+    with pytest.raises(ArgumentError, match=f"it differs in its {named}"), resumable(folder, data="toy"):
         model(**changed).fit(table)
     if named == "bounds":
         other = Table.open(tmp_path / "rows.parquet", wide)
-        with pytest.raises(ArgumentError, match="it differs in its schema"), resumable(folder):
+        with pytest.raises(ArgumentError, match="it differs in its schema"), resumable(folder, data="toy"):
             model().fit(other)
     assert (folder / "run-0001.journal").read_bytes() == before
 
@@ -254,7 +254,7 @@ def test_losses_steps_and_files_are_compared(tmp_path, table):
     folder, problem = tmp_path / "kept", Problem(Huber(0.5), Ridge(0.01))
 
     def solved(problem, solver="gradient-descent", **arguments):
-        with resumable(folder):
+        with resumable(folder, data="toy"):
             return privopt.minimize(problem, units, budget=BUDGET, solver=solver, **arguments)
 
     solved(problem)
@@ -269,11 +269,14 @@ def test_losses_steps_and_files_are_compared(tmp_path, table):
     owned = Account.create(tmp_path / "budget.sqlite", 3.0, 1e-5, data_set="rows")
     with pytest.raises(ArgumentError, match="differs in its account"):
         solved(problem, account=owned)
-    with resumable(tmp_path / "table"):
+    with resumable(tmp_path / "table", data="toy"):
         model().fit(table)
     os.utime(tmp_path / "rows.parquet", (1, 1))
     changed = Table.open(tmp_path / "rows.parquet", SCHEMA)
-    with pytest.raises(ArgumentError, match="differs in its files"), resumable(tmp_path / "table"):
+    with (
+        pytest.raises(ArgumentError, match="differs in its files"),
+        resumable(tmp_path / "table", data="toy"),
+    ):
         model().fit(changed)
 
 
@@ -288,17 +291,17 @@ def test_what_a_table_was_asked_for_is_compared(tmp_path):
 
     def solved(schema=schema, target="ill", features=("a", "b")):
         given = Table.open(path, schema, target=target, features=features)
-        with resumable(tmp_path / "solved"):
+        with resumable(tmp_path / "solved", data="toy"):
             privopt.minimize(privopt.losses.logistic, given, budget=BUDGET, solver="gradient-descent")
 
     def fitted(groups):
         given = Table.open(path, schema, target="ill", features=["a", "b"], n=ROWS // 2)
-        with resumable(tmp_path / "fitted"):
+        with resumable(tmp_path / "fitted", data="toy"):
             model(max_records_per_user=4, solver="gradient-descent").fit(given, groups=groups)
 
     def sought(target):
         given = Table.open(path, schema, target=target, features=["a", "b"])
-        with resumable(tmp_path / "sought"):
+        with resumable(tmp_path / "sought", data="toy"):
             searched(given)
 
     solved()
@@ -328,13 +331,13 @@ def test_a_payment_whose_line_is_missing_is_found_again(tmp_path, monkeypatch, t
     with monkeypatch.context() as patch:
         patch.setattr(Resumption, "note_payment", stop)
         for _ in range(2):
-            with pytest.raises(Stopped, match="kill"), resumable(tmp_path / "kept"):
+            with pytest.raises(Stopped, match="kill"), resumable(tmp_path / "kept", data="toy"):
                 model(account=account, solver="gradient-descent").fit(table)
             assert sum(entry.count for entry in account.entries) == 1
-    with resumable(tmp_path / "kept"):
+    with resumable(tmp_path / "kept", data="toy"):
         model(account=account, solver="gradient-descent").fit(table)
     assert sum(entry.count for entry in account.entries) == 1
-    with resumable(tmp_path / "another"):
+    with resumable(tmp_path / "another", data="toy"):
         model(account=account, solver="gradient-descent").fit(table)
     assert sum(entry.count for entry in account.entries) == 2
 
@@ -343,31 +346,31 @@ def test_a_folder_and_files_that_others_may_open_are_refused(tmp_path, table):
     open_to_all = tmp_path / "open"
     open_to_all.mkdir()
     open_to_all.chmod(0o755)
-    with pytest.raises(ArgumentError, match="must be yours alone"), resumable(open_to_all):
+    with pytest.raises(ArgumentError, match="must be yours alone"), resumable(open_to_all, data="toy"):
         pass
     folder = tmp_path / "kept"
-    with resumable(folder):
+    with resumable(folder, data="toy"):
         played(table)
     path = folder / "run-0001.journal"
     path.chmod(0o644)
-    with pytest.raises(ArgumentError, match="must be yours alone"), resumable(folder):
+    with pytest.raises(ArgumentError, match="must be yours alone"), resumable(folder, data="toy"):
         played(table)
     path.chmod(0o600)
     content = bytearray(path.read_bytes())
     content[-1] ^= 1  # the last line: without its mark it would pass for one that a crash cut short
     path.write_bytes(content)
-    with pytest.raises(ArgumentError, match="was cut, replaced or restored"), resumable(folder):
+    with pytest.raises(ArgumentError, match="was cut, replaced or restored"), resumable(folder, data="toy"):
         played(table)
     assert path.read_bytes() == content
 
 
 def test_a_journal_of_another_version_is_refused(tmp_path, monkeypatch, table):
-    with monkeypatch.context() as patch, resumable(tmp_path / "kept"):
+    with monkeypatch.context() as patch, resumable(tmp_path / "kept", data="toy"):
         patch.setattr("privopt.curator.journals.metadata.version", lambda name: "0.0.1")
         played(table)
     with (
         pytest.raises(ArgumentError, match="differs in its version of privopt"),
-        resumable(tmp_path / "kept"),
+        resumable(tmp_path / "kept", data="toy"),
     ):
         played(table)
 
@@ -376,10 +379,10 @@ def test_an_adaptive_program_with_a_stream_is_refused_before_it_is_paid(tmp_path
     account = Account(9.0, 1e-5)
     schema = {"columns": {"ill": {"kind": "flag"}, "a": COLUMNS["a"]}}
     data = SyntheticData(schema, epsilon=1.0, delta=1e-6, bins=4, method="pmw", account=account)
-    with pytest.raises(ArgumentError, match="opens a stream"), resumable(tmp_path / "kept"):
+    with pytest.raises(ArgumentError, match="opens a stream"), resumable(tmp_path / "kept", data="toy"):
         data.fit(table)
     assert not account.entries
-    with pytest.raises(ArgumentError, match="holds points"), resumable(tmp_path / "kept"):
+    with pytest.raises(ArgumentError, match="holds points"), resumable(tmp_path / "kept", data="toy"):
         privopt.user_mean(RECORDS, np.arange(ROWS) // 2, bound=2.0, epsilon=1.0, delta=1e-6, account=account)
     assert not account.entries
 
@@ -387,10 +390,10 @@ def test_an_adaptive_program_with_a_stream_is_refused_before_it_is_paid(tmp_path
 @pytest.mark.parametrize("run", [searched, searched_by_user])
 def test_another_engine_goes_on_with_the_same_blocks(tmp_path, monkeypatch, table, run):
     folder = tmp_path / "kept"
-    with stopping(monkeypatch, 6), pytest.raises(Stopped, match="kill"), resumable(folder):
+    with stopping(monkeypatch, 6), pytest.raises(Stopped, match="kill"), resumable(folder, data="toy"):
         run(table)
     streamed = Table.open(tmp_path / "rows.parquet", SCHEMA, engine="stream")
-    with resumable(folder):
+    with resumable(folder, data="toy"):
         found = run(streamed)
-    with resumable(folder):
+    with resumable(folder, data="toy"):
         np.testing.assert_array_equal(run(table), found)

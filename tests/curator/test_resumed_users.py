@@ -120,7 +120,7 @@ def test_a_search_goes_on_with_the_same_users_in_its_blocks_wherever_it_is_stopp
 ) -> None:
     named: dict[str, Any] = {"relation": relation, "n": USERS}
     folder, account = tmp_path / "kept", Account(9.0, 1e-5, relation=relation)
-    with resumable(tmp_path / "whole"):
+    with resumable(tmp_path / "whole", data="toy"):
         searched(path, **named)
     whole = len(lines_of(tmp_path / "whole"))
     assert whole > 6
@@ -128,20 +128,20 @@ def test_a_search_goes_on_with_the_same_users_in_its_blocks_wherever_it_is_stopp
     blocks.clear()
     before, journal = b"", folder / "run-0001.journal"
     for line in range(1, whole, every):
-        with stopping(monkeypatch, line), resumable(folder):
+        with stopping(monkeypatch, line), resumable(folder, data="toy"):
             searched(path, account, **named)
         assert journal.read_bytes().startswith(before)
         before = journal.read_bytes()
         assert journal.with_suffix(".users").exists()
         assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in folder.iterdir())
-    with resumable(folder):
+    with resumable(folder, data="toy"):
         found = searched(path, account, **named)
     assert len(lines_of(folder)) == whole
     same = {tuple(block) for block in blocks}
     assert len(blocks) > len(same) == len(apart)  # the same ones in every process
     assert not same & apart
     assert sorted(file.suffix for file in folder.iterdir()) == [".journal", ".mark"]
-    with resumable(folder):
+    with resumable(folder, data="toy"):
         np.testing.assert_array_equal(searched(path, account, **named), found)
     assert sorted(file.suffix for file in folder.iterdir()) == [".journal", ".mark"]
     assert sum(entry.count for entry in account.entries) == 1
@@ -151,13 +151,13 @@ def test_no_other_secret_lays_out_users_who_were_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: Path
 ) -> None:
     folder, account = tmp_path / "kept", Account(9.0, 1e-5)
-    with stopping(monkeypatch, 5), resumable(folder):
+    with stopping(monkeypatch, 5), resumable(folder, data="toy"):
         searched(path, account)
     key, before = folder / "run-0001.users", (folder / "run-0001.journal").read_bytes()
     secret, why = key.read_bytes(), "is another one than when the users were cut"
 
     def refused() -> None:
-        with pytest.raises(ArgumentError, match=why), resumable(folder):
+        with pytest.raises(ArgumentError, match=why), resumable(folder, data="toy"):
             searched(path, account)
 
     for other in (b"", bytes(32), secret[:-1], bytes([secret[0] ^ 1]) + secret[1:]):
@@ -172,7 +172,7 @@ def test_no_other_secret_lays_out_users_who_were_cut(
         refused()
     assert (folder / "run-0001.journal").read_bytes() == before
     key.write_bytes(secret)
-    with resumable(folder):
+    with resumable(folder, data="toy"):
         searched(path, account)
     assert sum(entry.count for entry in account.entries) == 1
 
@@ -197,10 +197,13 @@ def test_users_whose_secret_is_not_kept_with_the_run_are_not_cut(tmp_path: Path,
 
     before = opened()
     with double_precision():
-        with pytest.raises(ArgumentError, match="theirs is not kept"), resumable(tmp_path / "one"):
+        with (
+            pytest.raises(ArgumentError, match="theirs is not kept"),
+            resumable(tmp_path / "one", data="toy"),
+        ):
             solved(before)
         assert not account.entries
-        with resumable(tmp_path / "two"):
+        with resumable(tmp_path / "two", data="toy"):
             inside = opened()
             solved(inside)
             with pytest.raises(ArgumentError, match="theirs is not kept"):
@@ -223,14 +226,14 @@ def test_no_secret_stays_behind_of_users_of_whom_nothing_was_asked(
         assert [file.name for file in folder.iterdir()] == ["run-0001.users"]
         raise Stopped("kill -9")
 
-    with pytest.raises(Stopped, match="kill"), resumable(folder):
+    with pytest.raises(Stopped, match="kill"), resumable(folder, data="toy"):
         stopped()
     assert KEPT_CHOICE.get() is None
     assert not list(folder.iterdir())
-    with stopping(monkeypatch, 4), resumable(folder):
+    with stopping(monkeypatch, 4), resumable(folder, data="toy"):
         searched(path)
     secret = (folder / "run-0001.users").read_bytes()
-    with resumable(folder):
+    with resumable(folder, data="toy"):
         opened()
     assert (folder / "run-0001.users").read_bytes() == secret  # the run that was stopped may go on
 
@@ -248,7 +251,7 @@ def test_users_of_tables_side_by_side_keep_records_by_independent_choices(tmp_pa
         engine: Any = table.engine(groups="owner", max_records_per_user=CAP, row_bound=100.0)
         return np.asarray(engine.units.private_features)
 
-    with resumable(tmp_path / "kept"):
+    with resumable(tmp_path / "kept", data="toy"):
         one, again, other = kept("one"), kept("one"), kept("other")
     assert len(one) == len(other) < ROWS
     np.testing.assert_array_equal(one, again)
@@ -259,13 +262,13 @@ def test_another_engine_goes_on_with_the_same_users_in_its_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: Path, blocks: list[list[int]]
 ) -> None:
     folder = tmp_path / "kept"
-    with stopping(monkeypatch, 4), resumable(folder):
+    with stopping(monkeypatch, 4), resumable(folder, data="toy"):
         searched(path)
     first = blocks.copy()
     blocks.clear()
-    with resumable(folder):
+    with resumable(folder, data="toy"):
         found = searched(path, engine="stream")
     assert first[0] in blocks
     assert sorted(file.suffix for file in folder.iterdir()) == [".journal", ".mark"]
-    with resumable(folder):
+    with resumable(folder, data="toy"):
         np.testing.assert_array_equal(searched(path), found)

@@ -1,20 +1,25 @@
 """A run that was stopped goes on from its journal: each release once, one payment, and the result of one run."""
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import privopt
-from privopt import Account, Budget, LogisticRegression, resumable
+from privopt import Account, Budget, LogisticRegression, Table, minimize, resumable
 from privopt.curator import journal
 from privopt.curator.journal import Journal
 from privopt.data.units import Units
 from privopt.errors import AccountError, ArgumentError, DataUnavailable, ReplayMismatch
+from privopt.problems import losses
 from privopt.problems.losses import Logistic
 
 ROWS = np.random.default_rng(0).normal(size=(400, 3))
@@ -27,7 +32,7 @@ import numpy as np
 from privopt import Account, LogisticRegression, resumable
 rows = np.random.default_rng(0).normal(size=(400, 3))
 account = Account(path=sys.argv[2])
-with resumable(sys.argv[1]):
+with resumable(sys.argv[1], data="toy"):
     print("ready", flush=True)
     model = LogisticRegression(epsilon=1.0, delta=1e-6, bounds=(-3, 3), classes=[False, True], account=account,
                                solver="gradient-descent")
@@ -37,7 +42,7 @@ with resumable(sys.argv[1]):
 
 def fitted(folder, solver="auto", **arguments):
     arguments = {"epsilon": 1.0, "delta": 1e-6, "bounds": (-3, 3), "classes": [False, True], **arguments}
-    with resumable(folder):
+    with resumable(folder, data="toy"):
         return LogisticRegression(solver=solver, **arguments).fit(ROWS, LABELS)
 
 
@@ -74,6 +79,82 @@ def test_a_run_that_ended_gives_its_result_again_and_one_cut_anywhere_goes_on(tm
     assert again.privacy_.epsilon == whole.privacy_.epsilon
 
 
+MODEL = {
+    "epsilon": 1.0,
+    "delta": 1e-6,
+    "bounds": (-3, 3),
+    "classes": [False, True],
+    "solver": "gradient-descent",
+}
+
+
+def test_arrays_that_nothing_names_are_not_resumed(tmp_path):
+    """Two fits in another order would be taken for one another, and some people released twice."""
+    with resumable(tmp_path / "none"), pytest.raises(ArgumentError, match="fits in another order"):
+        LogisticRegression(**MODEL).fit(ROWS, LABELS)
+    with resumable(tmp_path / "none"), pytest.raises(ArgumentError, match="no account pays"):
+        minimize(
+            losses.logistic,
+            Units.from_arrays(ROWS, LABELS, row_bound=3.0, classes=[False, True]),
+            budget=Budget(1.0, 1e-6),
+        )
+    assert not list((tmp_path / "none").iterdir())
+    for name in ("", " ", 7):
+        with (
+            pytest.raises(ArgumentError, match="data must be a name"),
+            resumable(tmp_path / "none", data=name),
+        ):
+            pass
+    with resumable(tmp_path / "paid"):
+        LogisticRegression(**MODEL, account=Account(1.0, 1e-5)).fit(ROWS, LABELS)
+    with resumable(tmp_path / "named", data="patients"):
+        first = LogisticRegression(**MODEL).fit(ROWS, LABELS)
+    with (
+        resumable(tmp_path / "named", data="members"),
+        pytest.raises(ArgumentError, match="in its name of the data"),
+    ):
+        LogisticRegression(**MODEL).fit(-ROWS, LABELS)
+    with resumable(tmp_path / "named"), pytest.raises(ArgumentError, match="in its account"):
+        LogisticRegression(**MODEL, account=Account(1.0, 1e-5)).fit(ROWS, LABELS)
+    with resumable(tmp_path / "named", data="patients"):
+        assert np.array_equal(LogisticRegression(**MODEL).fit(ROWS, LABELS).coef_, first.coef_)
+
+
+def test_files_name_their_data_themselves(tmp_path):
+    columns = {name: {"kind": "num", "low": -3, "high": 3} for name in "abc"} | {"y": {"kind": "flag"}}
+    data = dict(zip("abc", ROWS.T, strict=True)) | {"y": LABELS}
+    pq.write_table(pa.table(data), tmp_path / "rows.parquet")
+    table = Table.open(tmp_path / "rows.parquet", {"columns": columns, "target": "y"})
+    options = {"epsilon": 1.0, "delta": 1e-6, "solver": "gradient-descent"}
+    with resumable(tmp_path / "runs"):
+        first = LogisticRegression(**options).fit(table)
+        minimize(losses.logistic, table.engine(), budget=Budget(1.0, 1e-6), solver="gradient-descent")
+    with resumable(tmp_path / "runs"):
+        assert np.array_equal(LogisticRegression(**options).fit(table).coef_, first.coef_)
+
+
+def test_a_journal_belongs_to_one_thread(tmp_path):
+    """`asyncio.to_thread` copies the context: its runs are like those of any other thread, which keep no journal."""
+
+    async def in_threads():
+        fit = LogisticRegression(**MODEL).fit
+        return await asyncio.gather(*(asyncio.to_thread(fit, rows, LABELS) for rows in (ROWS, -ROWS)))
+
+    with resumable(tmp_path, data="patients"):
+        others = asyncio.run(in_threads())
+        assert not list(tmp_path.iterdir())
+        own = LogisticRegression(**MODEL).fit(ROWS, LABELS)
+    with resumable(tmp_path, data="patients"):
+        again = asyncio.run(in_threads())
+        assert np.array_equal(LogisticRegression(**MODEL).fit(ROWS, LABELS).coef_, own.coef_)
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["run-0001.journal", "run-0001.mark"]
+    assert not np.array_equal(again[0].coef_, others[0].coef_)
+    written = Journal(tmp_path / "a.journal")
+    with ThreadPoolExecutor(1) as pool, pytest.raises(DataUnavailable, match="the thread that began it"):
+        pool.submit(written.add, {"name": "first"}, np.ones(2)).result()
+    written.close()
+
+
 def test_a_killed_run_is_paid_once_and_repeats_what_it_released(tmp_path):
     account = Account.create(tmp_path / "budget.sqlite", 3.0, 1e-5, data_set="rows")
     folder, arguments = tmp_path / "runs", [sys.executable, "-c", RUN]
@@ -88,7 +169,7 @@ def test_a_killed_run_is_paid_once_and_repeats_what_it_released(tmp_path):
     done = subprocess.run(arguments, capture_output=True, text=True, check=True, env=os.environ)
     assert path.read_bytes()[: ends[-1]] == content[: ends[-1]]
     assert sum(entry.count for entry in account.entries) == 1
-    with resumable(folder):
+    with resumable(folder, data="toy"):
         model = LogisticRegression(
             epsilon=1.0,
             delta=1e-6,
@@ -186,7 +267,7 @@ def test_what_cannot_be_written_is_shown_to_nobody(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     seen, path = [], tmp_path / "run-0001.journal"
-    with resumable(tmp_path):
+    with resumable(tmp_path, data="toy"):
         units = Units.from_arrays(ROWS, LABELS, row_bound=1.0, classes=[False, True])
         monkeypatch.setattr(journal.os, "fsync", lambda handle: None)
 
@@ -201,18 +282,18 @@ def test_what_cannot_be_written_is_shown_to_nobody(tmp_path, monkeypatch):
     assert sum(count for _, count in seen) == 1
     monkeypatch.undo()
     before = path.read_bytes()
-    with resumable(tmp_path):
+    with resumable(tmp_path, data="toy"):
         privopt.minimize(Logistic(), units, budget=Budget(1.0, 1e-6), solver="gradient-descent")
     assert path.read_bytes().startswith(before)
 
 
 def test_one_process_at_a_time_and_nothing_but_journals(tmp_path):
-    with resumable(tmp_path / "new"):
+    with resumable(tmp_path / "new", data="toy"):
         assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
-        with pytest.raises(ArgumentError, match="in use"), resumable(tmp_path / "new"):
+        with pytest.raises(ArgumentError, match="in use"), resumable(tmp_path / "new", data="toy"):
             pass
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(ArgumentError, match="cannot be used"), resumable(tmp_path / "file"):
+    with pytest.raises(ArgumentError, match="cannot be used"), resumable(tmp_path / "file", data="toy"):
         pass
     fitted(tmp_path / "new")
     path = tmp_path / "new" / "run-0001.journal"

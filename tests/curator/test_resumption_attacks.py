@@ -45,7 +45,7 @@ class Workplace:
 
     def asked(self, times: int, folder: Path | None = None, account: Account | None = None) -> list[bytes]:
         """What a process gets that asks so often."""
-        with double_precision(), resumable(self.folder if folder is None else folder):
+        with double_precision(), resumable(self.folder if folder is None else folder, data="toy"):
             return self.answers(times, account)
 
     def answers(self, times: int, account: Account | None = None) -> list[bytes]:
@@ -93,7 +93,7 @@ def the_end_cut_off_with_the_mark(place: Workplace) -> list[bytes]:
 def two_at_once(place: Workplace) -> list[bytes]:
     place.asked(1)
     second = place.copy("second")
-    with double_precision(), resumable(place.folder):
+    with double_precision(), resumable(place.folder, data="toy"):
         place.answers(2)
         return place.asked(4, second)
 
@@ -102,7 +102,7 @@ def the_record_of_one_run_twice_in_a_program(place: Workplace) -> list[bytes]:
     place.asked(2)
     for file in list(place.folder.iterdir()):
         shutil.copy(file, place.folder / file.name.replace("0001", "0002"))
-    with double_precision(), resumable(place.folder):
+    with double_precision(), resumable(place.folder, data="toy"):
         place.answers(4)
         return place.answers(4)
 
@@ -266,7 +266,7 @@ def test_a_payment_in_memory_buys_one_record_too(tmp_path: Path) -> None:
         with (
             pytest.raises(ArgumentError, match="differs in its account"),
             double_precision(),
-            resumable(folder),
+            resumable(folder, data="toy"),
         ):
             Run("asked", PLAN, BUDGET, UNITS.public, noise=NoiseSource(), of={})
     assert place.asked(4, account=account) == first
@@ -289,7 +289,7 @@ def test_engines_opened_by_hand_are_compared_by_what_they_read(tmp_path: Path) -
         table = Table.open(tmp_path / "rows.parquet", schema, target=target, features=list(features))
         engine = table.engine(groups=groups, row_bound=1.5, **named)
         folder = tmp_path / ("users" if groups else "records")
-        with resumable(folder):
+        with resumable(folder, data="toy"):
             privopt.minimize(privopt.losses.logistic, engine, budget=BUDGET, solver="gradient-descent")
 
     solved()

@@ -8,13 +8,14 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from scipy import sparse
-from tests.support.odd_cells import FORMS, ODD, every_form, every_odd_cell
+from tests.support.odd_cells import EVERY_ODD, FORMS, ODD, every_form, every_odd_cell
 
 from privopt.data import cells
 from privopt.data.rows import take_rows
 from privopt.data.units import Units
 from privopt.estimators.classifiers import LogisticRegression
 from privopt.estimators.regressors import Ridge
+from privopt.mean_of_users import user_mean
 from privopt.tables import Schema, TabularEncoder, read_target, user_keys
 
 
@@ -51,6 +52,76 @@ def test_an_odd_entry_of_a_list_of_rows_makes_the_record_zero(odd: str) -> None:
     assert units.private_present.tolist() == [True, False, True]
 
 
+KEYS = np.arange(40) // 2
+LISTED: list[Any] = (
+    np.random.default_rng(0).uniform(-1, 1, (40, 3)).tolist()
+)  # of a length that no odd row has
+
+
+# Of which only what is not asked of a number fails.
+NUMBERS_ALL_THE_SAME = {
+    f"an object whose {name} fails" for name in ("__index__", "__int__", "__hash__", "__eq__")
+}
+
+
+def in_place_of(place: int, odd: Any, values: list[Any]) -> list[Any]:
+    return [odd if at == place else value for at, value in enumerate(values)]
+
+
+@pytest.mark.parametrize("place", [0, 20, 39])
+def test_no_kind_of_cell_or_row_of_a_list_shows_or_changes_another(place: int) -> None:
+    """Units of numbers and of codes, with any cell, row, target, label or key that is odd."""
+    array = np.array(LISTED)
+    numbers, labels = array[:, 0].tolist(), [0, 1] * 20
+    keys = KEYS.tolist()
+    for name, odd in EVERY_ODD.items():
+        absent = [] if name in NUMBERS_ALL_THE_SAME else [place]
+        one_cell = in_place_of(place, [odd, 0.5, 0.5], LISTED)
+        for rows, gone in ((one_cell, absent), (in_place_of(place, odd, LISTED), [place])):
+            units = Units.from_arrays(rows, row_bound=2.0)
+            found, expected = rows_of(units), array.astype(np.float32)
+            np.testing.assert_array_equal(
+                np.delete(found, place, 0), np.delete(expected, place, 0), err_msg=name
+            )
+            assert np.flatnonzero(~units.private_present).tolist() == gone, name
+            assert not gone or not np.any(found[place]), name
+        one_cell = in_place_of(place, [odd, 0, 0], [[1, 1, 1]] * 40)
+        for rows, gone in ((one_cell, absent), (in_place_of(place, odd, [[1, 1, 1]] * 40), [place])):
+            codes = np.asarray(rows_of(Units.from_codes(rows, levels=(3, 3, 3))))
+            assert np.all(np.delete(codes, place, axis=0) == 1), name
+            assert (codes[place, 0] == 2) == bool(gone), name
+        units = Units.from_arrays(array, in_place_of(place, odd, numbers), row_bound=2.0)
+        assert np.flatnonzero(~units.private_present).tolist() == absent, name
+        units = Units.from_arrays(array, in_place_of(place, odd, labels), row_bound=2.0, classes=[0, 1])
+        assert set(np.flatnonzero(~units.private_present)) <= {place}, name
+        for given in (odd, (1, odd)):
+            owners = in_place_of(place, given, keys)
+            keyed = Units.from_arrays(array, row_bound=2.0, groups=owners, n=22, relation="add-or-remove-one")
+            assert keyed.private_count in (20, 21), name
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_no_kind_of_cell_shows_in_a_mean_over_users(flat: bool) -> None:
+    settings: dict[str, Any] = {"bound": 1.0, "epsilon": 1.0, "delta": 1e-5, "random_state": 1}
+    good: list[Any] = [row[0] for row in LISTED] if flat else LISTED
+    expected = user_mean(in_place_of(7, np.nan if flat else [np.nan] * 3, good), KEYS, **settings).value
+    for name in EVERY_ODD.keys() - NUMBERS_ALL_THE_SAME:
+        odd = EVERY_ODD[name]
+        for values in [in_place_of(7, odd, good), *([] if flat else [in_place_of(7, [0.5, odd, 0.5], good)])]:
+            np.testing.assert_array_equal(user_mean(values, KEYS, **settings).value, expected, err_msg=name)
+
+
+def test_a_list_is_read_as_most_of_its_entries_are() -> None:
+    assert cells.matrix([1, "2", None, [3]]).shape == (4,)
+    assert cells.matrix([[1, 2], [3], (4, 5), np.array([6, 7]), pd.Series([8, 9]), 1.0]).shape == (6, 2)
+    assert cells.matrix([range(2), [np.array(3), np.float32(4)]]).tolist() == [[0, 1], [3, 4]]
+    masked = np.ma.array([1.0, 2.0], mask=[False, True])
+    np.testing.assert_array_equal(cells.matrix([[3, 4], masked]), [[3, 4], [1, np.nan]])
+    assert cells.matrix([]).shape == (0,)
+    assert cells.matrix([[], []]).shape == (2, 0)
+    assert cells.matrix(5).shape == ()
+
+
 def test_declared_types_decide_and_missing_numbers_are_nan() -> None:
     frame = pd.DataFrame(
         {"whole": pd.array([1, None], "Int64"), "flag": pd.array([True, False]), "real": [0.5, 1.5]}
@@ -74,8 +145,16 @@ def test_declared_types_decide_and_missing_numbers_are_nan() -> None:
 SETTINGS: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "bounds": (-1, 1), "random_state": 3, "n": 8}
 
 
-@pytest.mark.parametrize("odd", ["an integer beyond all floats", "a complex number", "an object that fails"])
-def test_a_fit_counts_an_odd_cell_as_zero(odd: str) -> None:
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "an integer beyond all floats",
+        "an object that fails",
+        "an object whose __array__ fails",
+        "an empty list",
+    ],
+)
+def test_an_odd_target_counts_as_zero_and_an_odd_feature_as_the_middle_of_its_bounds(odd: str) -> None:
     draw = np.random.default_rng(0)
     features = draw.uniform(-1, 1, (8, 2))
     numbers: list[Any] = [0.5, 1.0, -1.0, 0.25, 0.0, 0.125, 1.0, 0.5]
@@ -87,9 +166,14 @@ def test_a_fit_counts_an_odd_cell_as_zero(odd: str) -> None:
     ):
         missing = [float("nan"), *good[1:]]
         expected = model.fit(features, np.asarray(missing)).coef_
-        for y in ([ODD[odd], *good[1:]], np.fromiter([ODD[odd], *good[1:]], dtype=object)):
+        cell = EVERY_ODD[odd]
+        for y in ([cell, *good[1:]], np.fromiter([cell, *good[1:]], dtype=object)):
             np.testing.assert_array_equal(model.fit(features, y).coef_, expected)
-        np.testing.assert_array_equal(model.fit([[ODD[odd], 0.5], *rows[1:]], good).coef_, expected)
+        for first, filled in (([cell, 0.5], [0.0, 0.5]), (cell, [0.0, 0.0])):
+            middle = model.set_params(missing="midpoint").fit([filled, *rows[1:]], good).coef_
+            np.testing.assert_array_equal(model.fit([first, *rows[1:]], good).coef_, middle)
+            model.set_params(missing="zero")
+            np.testing.assert_array_equal(model.fit([first, *rows[1:]], good).coef_, expected)
 
 
 def test_all_keys_missing_is_explained_where_the_number_of_users_is_public() -> None:
@@ -131,7 +215,7 @@ def test_an_odd_cell_of_a_data_frame_is_missing(column: str, odd: str) -> None:
     features = np.asarray(TabularEncoder(SCHEMA, sparse_output=False).transform(table))
     assert features[0].tolist() == features[2].tolist() == [1, 1, 0, 1, 1, 1, 0, 1, 0]
     if not (column == "active" and odd == "a list"):
-        assert features[1].tolist() == [0] * 9
+        assert features[1].tolist() == [0, 0.5, 0, 0, 0.5, 0.5, 0, 0, 0]
     for target in ("age", "member", "town"):
         good = read_target(table, SCHEMA, target)
         assert good[0] == good[2]

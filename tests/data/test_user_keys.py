@@ -3,6 +3,7 @@
 import datetime
 import decimal
 import enum
+import fractions
 import math
 import time
 import uuid
@@ -47,14 +48,35 @@ SAME: list[list[Any]] = [
         decimal.Decimal("1.00"),
         np.str_("1"),
         np.longdouble(1),
+        fractions.Fraction(1),
+        1 + 0j,
+        np.complex64(1),
+        np.array(1),
     ],
     [0, 0.0, -0.0, "0", decimal.Decimal("-0")],
-    [0.5, "0.5", np.float32(0.5), decimal.Decimal("0.50")],
+    [0.5, "0.5", np.float32(0.5), decimal.Decimal("0.50"), fractions.Fraction(1, 2)],
+    [-0.125, "-0.125", fractions.Fraction(-1, 8), decimal.Decimal("-0.125")],
+    [fractions.Fraction(1, 3), "1/3"],
+    [decimal.Decimal(1) / 3],
+    [decimal.Decimal("0." + "3" * 40), fractions.Fraction(int("3" * 40), 10**40), "0." + "3" * 40],
+    [decimal.Decimal("0." + "3" * 39)],
     [0.1, "0.1", np.float64(0.1), decimal.Decimal("0.10")],
     [float(np.float32(0.1)), np.float32(0.1), str(float(np.float32(0.1))), np.longdouble(np.float32(0.1))],
     [2.0**-60, decimal.Decimal(2.0**-60), str(2.0**-60), np.longdouble(2.0**-60)],
     [1e-5, "1e-05", decimal.Decimal("0.00001")],
-    [10**20, 1e20, "1" + "0" * 20, decimal.Decimal("1E+20")],
+    [10**20, 1e20, "1" + "0" * 20, "1e+20", decimal.Decimal("1E+20"), fractions.Fraction(10**20)],
+    [10**16, 1e16, "1e+16", "1" + "0" * 16, np.longdouble(1e16)],
+    [-(10**16), -1e16, "-1e+16"],
+    [10**16 + 1],
+    ["1E+16"],
+    ["1.0e+16"],
+    [10**6000, decimal.Decimal("1E+6000"), fractions.Fraction(10**6000), "1" + "0" * 6000],
+    [12 * 10**5998 + 1, decimal.Decimal(12 * 10**5998 + 1)],
+    [3**9000, decimal.Decimal(3**9000), fractions.Fraction(3**9000)],
+    [2**20_000, fractions.Fraction(2**20_000)],
+    [np.longdouble(2) ** 12_000, 2**12_000],
+    [decimal.Decimal("1E-6000"), fractions.Fraction(1, 10**6000)],
+    [decimal.Decimal("1E+999999")],
     [math.inf, "inf", np.float32(np.inf), decimal.Decimal("Infinity")],
     [True, np.True_, "True"],
     ["a", np.str_("a")],
@@ -95,11 +117,11 @@ SAME: list[list[Any]] = [
     [int],
     [np.datetime64("999999-01-01")],
     [10**400],
-    [10**5000],
+    [10**5000, decimal.Decimal("1E+5000")],
 ]
 MISSING: list[Any] = [
     *(None, math.nan, np.float32(np.nan), pd.NA, pd.NaT, np.datetime64("NaT"), complex(math.nan, 0)),
-    *("", b"", np.str_(""), (), [], (1, None), ("", 2), (1, {2}), {1, 2}, {"a": 1}, np.array(1)),
+    *("", b"", np.str_(""), (), [], (1, None), ("", 2), (1, {2}), {1, 2}, {"a": 1}, np.array(None)),
     *(decimal.Decimal("NaN"), decimal.Decimal("sNaN"), ODD["an object that fails"]),
 ]
 

@@ -1,5 +1,6 @@
 """A cluster of our own that breaks, or cannot start: a clear end, that says what was charged, and nothing left."""
 
+import operator
 import os
 import re
 import shutil
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("ray")
+ray = pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
 
 from tests.support.running_fits import (  # noqa: E402
@@ -35,6 +36,7 @@ from privopt.engine.on_ray.fleet import Fleet  # noqa: E402
 from privopt.engine.on_ray.guardian import Guardian  # noqa: E402
 from privopt.engine.on_ray.starting import fresh_folder, require_place  # noqa: E402
 from privopt.errors import ArgumentError, DataUnavailable, PrivoptError  # noqa: E402
+from privopt.process import this_process  # noqa: E402
 
 
 @pytest.fixture
@@ -217,7 +219,7 @@ def test_an_end_that_ctrl_c_falls_into_is_carried_through(
         (folder / "r").mkdir(parents=True, exist_ok=True)
 
     ours = object.__new__(Cluster)
-    ours.address, ours._owner, ours._guardian = None, os.getpid(), Guardian(folder)
+    ours.address, ours._owner, ours._guardian = None, this_process(), Guardian(folder)
     ours._kept_environment = {"RAY_AUTH_TOKEN": None}
     ours._kept_voice = cluster._worker_module().print_to_stdstream
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
@@ -263,3 +265,65 @@ def test_nothing_is_said_to_a_cluster_that_is_lost(monkeypatch: pytest.MonkeyPat
         fleet.close()
         assert told == expected
         told.clear()
+
+
+def test_the_version_of_ray_that_is_installed_is_one_that_tests_have_passed_with() -> None:
+    """Where it is not: run `pytest -m audit tests/engine -k "ray or cluster"`, then add the version to `TESTED`."""
+    assert ".".join(ray.__version__.split(".")[:2]) in starting.TESTED
+    starting.require_tested()
+
+
+def test_every_name_that_ray_does_not_publish_is_looked_for_beforehand() -> None:
+    folder = Path(starting.__file__).parent
+    text = "\n".join(path.read_text() for path in folder.glob("*.py"))
+    modules = set(re.findall(r"""ray\.(?:_private\.\w+|_raylet)""", text))
+    assert modules == set(starting.RELIED_ON)
+    used = set(re.findall(r"\b(?:services|module|_worker_module\(\)|raylet)\.(\w+)", text))
+    used |= set(re.findall(r"_instead\([\w.\"]+, \"(\w+)\"", text)) | {"dead_processes", "GcsClient"}
+    used |= {"start_api_server", "start_monitor", "start_log_monitor"}
+    named = {part for names in starting.RELIED_ON.values() for name in names for part in name.split(".")}
+    assert used <= named, used - named
+
+
+ALL_NAMES = [(module, name) for module, names in starting.RELIED_ON.items() for name in names]
+
+
+@pytest.mark.parametrize("address", [None, "127.0.0.1:9"])
+def test_a_ray_without_one_of_the_names_is_refused_and_nothing_is_started(
+    address: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "fresh_folder", None)  # not reached
+    monkeypatch.setattr(cluster, "admitted", None)
+    found = operator.attrgetter
+    for module, name in ALL_NAMES:
+
+        def without(asked: str, gone: str = name) -> Any:
+            return found("not there" if asked == gone else asked)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(starting.operator, "attrgetter", without)
+            with pytest.raises(ArgumentError, match=rf"has no {module}\.{name}, .*install ray 2\.60"):
+                Cluster.joined(address)
+
+
+@pytest.mark.parametrize("version", ["2.59.1", "2.61.0", "3.0.0.dev0", "2.6"])
+def test_a_version_of_ray_that_no_test_has_passed_is_refused(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "fresh_folder", None)
+    monkeypatch.setattr(ray, "__version__", version)
+    with pytest.raises(
+        ArgumentError, match=rf"not tested with ray {re.escape(version)}, .*install ray 2\.60"
+    ):
+        Cluster.joined(None)
+
+
+def test_what_is_to_be_replaced_and_is_not_there_is_an_error() -> None:
+    with (
+        pytest.raises(ArgumentError, match="has no start_something"),
+        starting._instead(starting, "start_something", None),
+    ):
+        pass
+    with starting._instead(starting, "LOOPBACK", "elsewhere"):
+        assert starting.LOOPBACK == "elsewhere"
+    assert starting.LOOPBACK == "127.0.0.1"

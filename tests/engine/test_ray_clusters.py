@@ -45,7 +45,7 @@ def place() -> Iterator[Path]:
 
 
 def fitted(words: list[str], output: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", FIT, *words, "--seed", "3", "--output", str(output)]
+    command = [sys.executable, "-c", FIT, *words, "--random-state", "3", "--output", str(output)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 

@@ -94,7 +94,7 @@ def ended(process: subprocess.Popen[bytes], seconds: float) -> tuple[int, str]:
 @pytest.mark.audit
 def test_machines_compute_the_bytes_of_memory_and_refuse_what_they_cannot_share(lab: Lab) -> None:
     model = "model.safetensors"
-    seeded = ["--seed", "3"]
+    seeded = ["--random-state", "3"]
     assert lab.fitted(1, "memory", lab.words, *seeded, "--engine", "memory")[0] == 0
     assert lab.fitted(1, "ray", lab.words, *seeded, *lab.on_ray, "--workers", "2") == (0, "")
     assert (lab.place / "ray" / model).read_bytes() == (lab.place / "memory" / model).read_bytes()

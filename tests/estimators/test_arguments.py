@@ -84,7 +84,6 @@ def odd_features(X: Any) -> dict[str, Any]:
         "complex sparse": sparse.csr_array(X + 1j),
         "complex frame": pd.DataFrame(X + 1j),
         "three dimensions": X[None],
-        "ragged": [X[0].tolist(), X[1, :2].tolist()],
     }
 
 
@@ -97,11 +96,26 @@ def test_features_that_are_no_matrix_are_refused_without_a_cell_of_them(name: st
     fitted = configured(LogisticRegression, solver=FEW_STEPS).fit(*toy_data())
     for call in (lambda: model.fit(odd_features(X)[name], y), lambda: fitted.predict(odd_features(X)[name])):
         with pytest.raises(
-            (ValueError, TypeError), match=r"Expected 2D|[Cc]omplex data|do not hold numbers"
+            (ValueError, TypeError),
+            match=r"Expected 2D|[Cc]omplex data|do not hold numbers|rows of X have different",
         ) as refused:
             call()
         assert "733" not in str(refused.value)
         assert "\n" not in str(refused.value)
+
+
+def test_a_row_of_another_length_than_most_is_a_record_that_cannot_be_read() -> None:
+    """To refuse it would tell of that record, as of any other odd cell."""
+    X, y = toy_data()
+    rows: list[Any] = X.tolist()
+    missing = X.copy()
+    missing[3] = np.nan
+    expected = configured(LogisticRegression, solver=FEW_STEPS, random_state=3).fit(missing, y).coef_
+    for odd in ([0.5], [], [*rows[3], 0.5], 0.5, None):
+        found = configured(LogisticRegression, solver=FEW_STEPS, random_state=3).fit(
+            [*rows[:3], odd, *rows[4:]], y
+        )
+        np.testing.assert_array_equal(found.coef_, expected)
 
 
 @pytest.mark.parametrize("alpha", [0.1, pytest.param("private", marks=pytest.mark.audit)])

@@ -23,8 +23,8 @@ from privopt.solvers.whitening import Whitening
 from privopt.solvers.worst_group_descent import WorstGroupDescent
 
 WHITENED = Whitening(inner=GradientDescent(steps=5))
-LINEAR = [{}, {"row_bound": "entries"}, {"row_bound": 1.5}, {"row_bound": 1.5, "solver": FEW_STEPS}]
-BY_LENGTH = [{"row_bound": "unit"}, {"solver": FEW_STEPS}, {"fit_intercept": False}]
+LINEAR = [{}, {"row_bound": "entries"}, {"row_bound": 1.5}, {"solver": FEW_STEPS}]
+BY_LENGTH = [{"row_bound": "unit"}, {"row_bound": "unit", "solver": FEW_STEPS}, {"fit_intercept": False}]
 TRUTH = np.array([1.0, -2.0, 0.5])
 
 
@@ -61,7 +61,6 @@ def test_scores_are_linear_by_default_and_where_rows_are_not_divided(kind: Any, 
     model, X = fitted(kind, **changes)
     far = 3.0 * X
     assert model.row_lengths_ is None
-    assert (model.typical_length_ is None) == (bool(changes) or kind is LassoClassifier)
     np.testing.assert_allclose(model.decision_function(far), scores(model, far), rtol=1e-12, atol=1e-12)
     assert "divided by the length of the record's scaled row" not in model.privacy_.model.meaning
 
@@ -71,7 +70,6 @@ def test_scores_are_linear_by_default_and_where_rows_are_not_divided(kind: Any, 
 def test_elsewhere_scores_are_divided_by_the_length_of_each_row(kind: Any, changes: Any) -> None:
     model, X = fitted(kind, **changes)
     expected = scores(model, X) / model.row_lengths_.of(X)
-    assert model.typical_length_ is None
     np.testing.assert_allclose(model.decision_function(X), expected, rtol=1e-12, atol=1e-12)
     assert "divided by the length of the record's scaled row" in model.privacy_.model.meaning
 
@@ -134,12 +132,10 @@ def test_coefficients_are_log_odds(options: Any) -> None:
         assert np.mean(y[inside]) == pytest.approx(np.mean(chances[inside]), abs=0.02)
 
 
-def test_a_candidate_of_a_search_goes_by_its_own_second_moment() -> None:
+def test_a_candidate_of_a_search_divides_rows_as_its_own_rule_says() -> None:
     X, y = toy_data()
     model = LogisticRegression(bounds=(-1.0, 1.0), classes=[0, 1], solver=WHITENED)
-    for grid in ({"row_bound": [None, 2.0]}, {"solver": [WHITENED, GradientDescent(steps=5)]}):
-        search = PrivateSearchCV(model, grid, epsilon=1.0, delta=1e-6, refit=False, random_state=3).fit(X, y)
-        found, given = search.best_estimator_, search.best_params_
-        measured = given.get("row_bound", 0) is None or isinstance(given.get("solver"), Whitening)
-        assert (found.typical_length_ is not None) == measured
-        assert (found.row_lengths_ is None) == (measured or "row_bound" in given)
+    grid = {"row_bound": ["unit", 2.0, None]}
+    search = PrivateSearchCV(model, grid, epsilon=1.0, delta=1e-6, refit=False, random_state=3).fit(X, y)
+    found = search.best_estimator_
+    assert (found.row_lengths_ is not None) == (search.best_params_["row_bound"] == "unit")

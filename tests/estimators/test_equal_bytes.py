@@ -59,7 +59,7 @@ PLACES: dict[str, Callable[[Units, Path], Engine]] = {
 
 def model(kind: Any, groups: Any = None, **changes: Any) -> bytes:
     """What an estimator has learnt."""
-    found = configured(kind, random_state=3, **changes).fit(*toy_data(kind), groups)
+    found = configured(kind, random_state=3, **changes).fit(*toy_data(kind), groups=groups)
     return found.coef_.tobytes() + np.asarray(found.intercept_).tobytes()
 
 
@@ -81,7 +81,7 @@ def fair(**changes: Any) -> bytes:
 def search(groups: Any = None, **changes: Any) -> bytes:
     inner = configured(LogisticRegression, epsilon=None, delta=None, **changes)
     asked = PrivateSearchCV(inner, {"alpha": [0.01, 1.0]}, epsilon=1.0, delta=1e-6, random_state=3)
-    found = asked.fit(*toy_data(), groups)
+    found = asked.fit(*toy_data(), groups=groups)
     return found.best_estimator_.coef_.tobytes() + str(found.best_params_).encode()
 
 
@@ -95,7 +95,7 @@ def synthetic(groups: Any = None) -> bytes:
         }
     )
     asked = SyntheticData(SCHEMA, "2-way", epsilon=1.0, delta=1e-6, bins=3, random_state=3)
-    return asked.fit(table, groups).sample(50, random_state=0).to_csv().encode()
+    return asked.fit(table, groups=groups).sample(50, random_state=0).to_csv().encode()
 
 
 def minimised(**stored: Any) -> bytes:

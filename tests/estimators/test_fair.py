@@ -89,10 +89,10 @@ def test_unknown_groups_and_labels_count_as_nothing_and_raise_nothing():
     groups[:5], labels[5:10] = [None, np.nan, "d", {}, 3], [None, np.nan, "maybe", 2, {}]
     features = X.copy()
     features[10] = np.nan
-    fitted = model().fit(features, labels, sensitive_features=groups)
+    fitted = model(missing="zero").fit(features, labels, sensitive_features=groups)
     absent = features.copy()
     absent[:11] = np.nan
-    same = model().fit(absent, Y, sensitive_features=G)
+    same = model(missing="zero").fit(absent, Y, sensitive_features=G)
     np.testing.assert_array_equal(fitted.coef_, same.coef_)
 
 
@@ -134,7 +134,7 @@ def test_an_l1_radius_gives_a_fit_within_it():
 
 def test_users_are_protected_whole():
     users = np.arange(len(X)) // 3
-    fitted = model(report_groups=0.1).fit(X, Y, users, sensitive_features=G)
+    fitted = model(report_groups=0.1).fit(X, Y, groups=users, sensitive_features=G)
     assert fitted.privacy_.unit == "user"
     assert np.all(np.isfinite(fitted.coef_))
     assert fitted.privacy_.epsilon <= 2.0

@@ -52,7 +52,7 @@ def plain(features: Any, groups: Any = None, **options: Any) -> FairClassifier:
     frame = people().to_pandas()
     rows = TabularEncoder(SCHEMA).transform(people())
     model = FairClassifier(**OPTIONS, **ARRAYS, **options)
-    return model.fit(rows, frame["ill"].tolist(), groups, sensitive_features=features)
+    return model.fit(rows, frame["ill"].tolist(), groups=groups, sensitive_features=features)
 
 
 def same(one: Any, other: Any) -> bool:
@@ -129,7 +129,7 @@ def test_what_is_no_group_of_the_schema_is_refused(folder: Path) -> None:
     refused(ValueError, "shares is missing", "sex", shares=None)
     refused(ValueError, "sensitive_features is missing", None, sensitive_values=["f", "m"])
     refused(ArgumentTypeError, "y was given beside a table", "sex", np.zeros(400))
-    refused(TypeError, "give the labels as stored", "sex", classes=[0, 1])
+    refused(TypeError, "give the labels as stored", "sex", classes=[2, 3])
 
 
 def test_how_targets_are_read_tells_tables_apart(folder: Path) -> None:

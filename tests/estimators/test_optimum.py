@@ -74,7 +74,7 @@ def test_logistic_regression_of_three_classes() -> None:
     assert list(model.classes_) == ["low", "mid", "top"]
 
 
-def test_rows_of_length_one_by_default() -> None:
+def test_rows_of_length_one_where_they_are_divided() -> None:
     X, y = toy_data()
     rows = np.column_stack([scaled(X), np.ones(ROWS)])
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
@@ -85,7 +85,7 @@ def test_rows_of_length_one_by_default() -> None:
 
     best = minimize(objective, np.zeros(4), tol=1e-13).x
     coef = best[None, :3] / SPREAD
-    model = exact(LogisticRegression, alpha=ALPHA).fit(X, y)
+    model = exact(LogisticRegression, alpha=ALPHA, row_bound="unit").fit(X, y)
     same(model, coef, best[3] - coef @ CENTER)
     np.testing.assert_allclose(model.decision_function(X), rows @ best, atol=1e-4)
     np.testing.assert_array_equal(model.predict(X), (X @ model.coef_[0] + model.intercept_ > 0).astype(int))

@@ -37,7 +37,7 @@ def setup_for(model: Any, **options: Any) -> Any:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({}, RidgePenalty(1 / ROWS, FREE)),
+        ({}, RidgePenalty(0.1 / ROWS, FREE)),
         ({"alpha": 0.5, "fit_intercept": False}, RidgePenalty(0.5)),
         ({"alpha": 0.0}, NoRegulariser()),
         ({"penalty": None}, NoRegulariser()),

@@ -5,11 +5,18 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
+from sklearn.decomposition import PCA
+from sklearn.feature_selection import SelectKBest
+from sklearn.frozen import FrozenEstimator
+from sklearn.impute import SimpleImputer
 from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, cross_val_score
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import FeatureUnion, make_pipeline
+from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, Normalizer, OneHotEncoder, StandardScaler
 from tests.support.configured_estimators import configured, toy_data
 
 from privopt.estimators.classifiers import LogisticRegression
+from privopt.estimators.regressors import LinearRegression
 from privopt.estimators.searched import in_search
 from privopt.estimators.selection import PrivateSearchCV
 from privopt.tables.encoder import TabularEncoder
@@ -49,6 +56,7 @@ def test_a_search_on_raw_scores_is_reported_as_not_private(search: type) -> None
     found = search(configured(LogisticRegression), {"alpha": [0.001, 0.1]}, cv=2, **_tries(search)).fit(X, y)
     selection = found.best_estimator_.privacy_.selection
     assert not selection.private
+    assert not found.best_estimator_.privacy_.is_private
     assert "Selection not private: chosen on raw validation scores" in selection.sentence
     assert "Selection not private" in str(found.best_estimator_.privacy_)
 
@@ -80,6 +88,68 @@ def test_a_private_search_ends_a_pipeline() -> None:
     )
     pipeline = make_pipeline(TabularEncoder(Schema.from_json(SCHEMA)), search).fit(data, data["ill"])
     assert pipeline.score(data, data["ill"]) > 0.85
+
+
+PUBLIC_STEPS = {
+    "a function": FunctionTransformer(np.abs),
+    "each row by itself": Normalizer(),
+    "listed categories": ColumnTransformer(
+        [("code", OneHotEncoder(categories=[[0.0, 1.0]], handle_unknown="ignore"), [0])],
+        remainder="passthrough",
+    ),
+    "nothing": "passthrough",
+    "frozen": FrozenEstimator(StandardScaler().fit([[0.0, 1.0, 2.0], [1.0, 2.0, 0.0]])),
+    "a constant": SimpleImputer(strategy="constant", fill_value=0.0, keep_empty_features=True),
+}
+LEARNED_STEPS = {
+    "StandardScaler": StandardScaler(),
+    "PCA": PCA(2),
+    "SimpleImputer": SimpleImputer(),
+    "SelectKBest": SelectKBest(k=2),
+    "OneHotEncoder": ColumnTransformer(
+        [("code", OneHotEncoder(handle_unknown="ignore"), [0])], remainder="drop"
+    ),
+    "MinMaxScaler": FeatureUnion([("plain", "passthrough"), ("scaled", make_pipeline(MinMaxScaler()))]),
+}
+
+
+@pytest.mark.parametrize("step", LEARNED_STEPS)
+def test_a_step_that_learned_from_the_records_is_named_and_not_private(step: str) -> None:
+    X, y = toy_data()
+    model = make_pipeline(LEARNED_STEPS[step], configured(LogisticRegression, bounds=(-1, 1))).fit(X, y)
+    report = model[-1].privacy_
+    assert not report.is_private
+    assert not report.to_dict()["guarantee"]["holds"]
+    assert f"({step}) learned from the same records" in report.selection.sentence
+    assert "Preprocessing not private" in str(report)
+    assert "Preprocessing not private" in report.to_html()
+
+
+@pytest.mark.parametrize("step", PUBLIC_STEPS)
+def test_a_step_whose_rule_is_public_changes_nothing(step: str) -> None:
+    X, y = toy_data()
+    report = (
+        make_pipeline(PUBLIC_STEPS[step], configured(LogisticRegression, bounds=(-1, 1)))
+        .fit(X, y)[-1]
+        .privacy_
+    )
+    assert report.selection is None
+    assert report.is_private
+
+
+def test_a_private_search_and_a_scaled_target_say_what_was_learned_before() -> None:
+    X, y = toy_data()
+    search = PrivateSearchCV(
+        LogisticRegression(bounds=(-1, 1), classes=[0, 1]), {"alpha": [1e-3, 0.1]}, epsilon=2.0, delta=1e-6
+    )
+    report = make_pipeline(StandardScaler(), search).fit(X, y)[-1].privacy_
+    assert not report.is_private
+    assert report.selection.sentence.startswith(
+        "Preprocessing not private: in the pipeline, before the model, "
+    )
+    assert "exponential mechanism" in report.selection.sentence
+    scaled = TransformedTargetRegressor(configured(LinearRegression), transformer=StandardScaler())
+    assert not scaled.fit(X, y.astype(float)).regressor_.privacy_.is_private
 
 
 def _tries(search: type) -> dict[str, int]:

@@ -41,7 +41,7 @@ def test_the_losses_are_those_of_scaled_targets() -> None:
     one = configured(RobustRegressor, target_bounds=(0.0, 4.0), cap=1.0, loss="squared")._target(None).loss
     assert one == losses.capped(0.5, "squared")
     level = configured(RobustRegressor, loss="quantile", quantile=0.8)._target(None).loss
-    assert level == losses.capped(0.4, "quantile", level=0.8)
+    assert level == losses.capped(0.4, "quantile", quantile=0.8)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_the_losses_are_those_of_scaled_targets() -> None:
         (RobustClassifier, {"width": 2.0}, r"width must lie in \[0, 1\]"),
         (RobustRegressor, {"loss": "huber"}, "loss must be one of"),
         (RobustRegressor, {"cap": -1.0}, "cap must be"),
-        (RobustRegressor, {"quantile": 1.5, "loss": "quantile"}, "level must lie strictly"),
+        (RobustRegressor, {"quantile": 1.5, "loss": "quantile"}, "quantile must lie strictly"),
         (RobustRegressor, {"quantile": 0.9}, "give that loss, or leave quantile out"),
         (
             RobustClassifier,

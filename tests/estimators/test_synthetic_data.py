@@ -17,7 +17,12 @@ from privopt.estimators import table_source
 from privopt.estimators.asked_workload import asked_workload
 from privopt.estimators.synthetic_data import SyntheticData
 from privopt.problems.workload import Workload
+from privopt.queries.marginals import MarginalMeans
+from privopt.result import Outcome
+from privopt.status import Status
 from privopt.synthesis.adaptive_marginals import AdaptiveMarginals
+from privopt.synthesis.gaussian_marginals import GaussianMarginals
+from privopt.synthesis.histogram import Histogram
 from privopt.tables import Schema
 from privopt.tables.coding import TableCoding
 from privopt.tables.table import Table
@@ -28,7 +33,7 @@ SCHEMA = {
     "columns": {
         "person": {"kind": "id"},
         "sex": {"kind": "cat", "levels": ["f", "m"]},
-        "age": {"kind": "num", "low": 0, "high": 99},
+        "age": {"kind": "num", "low": 0, "high": 99, "integer": True},
         "smokes": {"kind": "flag"},
         "height": {"kind": "num", "low": 1.0, "high": 2.5},
     },
@@ -148,7 +153,7 @@ def test_queries_are_conditions_on_columns():
 def test_users_are_protected_whole_by_keys_or_by_names():
     rows = table(900)
     for groups in (rows["person"].to_numpy(), "person", ("person",)):
-        data = SyntheticData(SCHEMA, "1-way", max_records_per_user=3, **OPTIONS).fit(rows, groups)
+        data = SyntheticData(SCHEMA, "1-way", max_records_per_user=3, **OPTIONS).fit(rows, groups=groups)
         assert data.plan_.public.unit == "user"
         assert data.plan_.public.n == 300
         assert data.marginal("sex")["share"].sum() == pytest.approx(1.0)
@@ -170,7 +175,7 @@ def test_users_weigh_alike_unless_asked_and_plans_know_what_else_costs():
             **OPTIONS | {"epsilon": 20.0},
         )
         planned = data.plan(n=300, by_user=True).indicators["cell_noise"].value
-        shown = data.fit(rows, "person").marginal("sex")["stddev"].iloc[0]
+        shown = data.fit(rows, groups="person").marginal("sex")["stddev"].iloc[0]
         assert shown == pytest.approx(planned, rel=0.2)
         noise[weighting] = planned
     assert noise["sqrt"] == pytest.approx(4 * noise["user"])
@@ -368,3 +373,55 @@ def test_private_pgm_is_refused_where_it_cannot_be_fitted(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     with pytest.raises(ValueError, match="Private-PGM fits released marginals"):
         SyntheticData(SCHEMA, [{"sex": "f"}], columns=["sex"], engine="mbi", **OPTIONS).plan(n=N)
+
+
+class OfItsOwnWorkload(GaussianMarginals):
+    """Releases one marginal that nobody asked it for, and nothing else."""
+
+    def run(self, curator, workload):
+        own = Workload(workload.levels, sets=((1,),))
+        released = np.asarray(curator.release(MarginalMeans(workload=own), self.gaussian(1.0)))
+        weights = np.tile(
+            np.clip(released, 1e-9, None)[None, :, None], (workload.levels[2], 1, workload.levels[0])
+        )
+        return Outcome(self.model(workload.levels, (weights / weights.sum()).ravel()), Status.FINISHED)
+
+    def model(self, levels, weights):
+        return Histogram(levels, weights)
+
+
+class WithoutMarginals(OfItsOwnWorkload):
+    """Its model can be sampled, and says no marginal."""
+
+    def model(self, levels, weights):
+        class Model(Histogram):
+            def marginal(self, columns):
+                raise LookupError("hush")
+
+        return Model(levels, weights)
+
+
+def of_three_columns(method, **options):
+    columns = ["sex", "age", "smokes"]
+    return SyntheticData(SCHEMA, **OPTIONS, columns=columns, method=method, **options)
+
+
+@pytest.mark.parametrize("error_share", [0.0, 0.01])
+def test_a_synthesizer_of_ones_own_releases_what_it_likes(error_share):
+    """The marginals are those of the columns that it named, whatever the workload of the fit."""
+    given = table()
+    data = of_three_columns(OfItsOwnWorkload(), error_share=error_share).fit(given)
+    (measured,) = data._measured
+    assert measured.columns == (1,)
+    found = data.marginal("age")
+    np.testing.assert_allclose(found["released"], found["share"], atol=0.01)
+    shares = np.histogram(given["age"], 5, (0, 99))[0] / len(given)
+    np.testing.assert_allclose(found["released"][:5], shares, atol=0.05)
+    assert data.marginal("sex")["released"].isna().all()
+
+
+def test_a_model_that_lacks_what_is_asked_of_it_is_refused_before_anything_is_paid():
+    account = privopt.Account(3.0, 1e-5)
+    with pytest.raises(LookupError, match="hush"):
+        of_three_columns(WithoutMarginals(), account=account).fit(table())
+    assert "nothing was spent yet" in str(account)

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.typing import NDArray
+from sklearn.metrics import mean_poisson_deviance
 from tests.support.configured_estimators import EVERY_ESTIMATOR, FEW_STEPS, configured, toy_data
 from tests.support.user_neighbours import HOSTILE, USERS, WIDTH, audited, table_of
 from typer.testing import CliRunner
@@ -152,16 +153,16 @@ Fit = Callable[[NDArray[np.float64], NDArray[np.float64], Any, dict[str, Any]], 
 
 
 def by_estimator(way: str) -> Fit:
-    return lambda X, y, keys, relation: model_of(LogisticRegression, way, **relation).fit(X, y, keys)
+    return lambda X, y, keys, relation: model_of(LogisticRegression, way, **relation).fit(X, y, groups=keys)
 
 
 def by_search(X: Any, y: Any, keys: Any, relation: dict[str, Any]) -> Any:
     base = configured(LogisticRegression, epsilon=None, delta=None, **relation)
-    return PrivateSearchCV(base, {"alpha": [1e-3, 1.0]}, **BUDGET).fit(X, y, keys)
+    return PrivateSearchCV(base, {"alpha": [1e-3, 1.0]}, **BUDGET).fit(X, y, groups=keys)
 
 
 def by_regression(X: Any, y: Any, keys: Any, relation: dict[str, Any]) -> Any:
-    return model_of(Ridge, "plain", **relation).fit(X, y * 6, keys)
+    return model_of(Ridge, "plain", **relation).fit(X, y * 6, groups=keys)
 
 
 def by_minimize(X: Any, y: Any, keys: Any, relation: dict[str, Any]) -> Any:
@@ -192,7 +193,7 @@ def test_a_hostile_user_moves_no_statistic_by_more_than_its_sensitivity(
 def test_the_audit_sees_a_user_who_moves_as_much_as_the_clip_allows(way: str) -> None:
     X, y, keys = table_of("the opposite")
     with audited() as moves:
-        model_of(LogisticRegression, way, n=USERS, user_weighting="user").fit(X, y, keys)
+        model_of(LogisticRegression, way, n=USERS, user_weighting="user").fit(X, y, groups=keys)
     assert 0.2 < max(moved for _, moved in moves) <= SLACK
 
 
@@ -285,3 +286,48 @@ def test_a_cap_of_one_still_protects_users() -> None:
     plan = privopt.plan(losses.logistic, n=1000, d=3, epsilon=1.0, delta=1e-6, max_records_per_user=1)
     assert plan.default.public.by_user
     assert "at most 1 record of each" in " ".join(str(plan).split())
+
+
+def counts_of_users(
+    users: int, mean: float, columns: int, seed: int
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """About five records each of users who differ, with log-rates around a mean."""
+    generator = np.random.default_rng(seed)
+    keys = np.repeat(np.arange(users), 1 + generator.poisson(4, users))
+    weights = generator.normal(size=columns)
+    weights *= 0.5 / np.sqrt(np.sum(weights**2) / 3.0)
+    rows = 0.5 * generator.uniform(-1.0, 1.0, (users, columns))[keys]
+    rows += 0.5 * generator.uniform(-1.0, 1.0, rows.shape)
+    scores = mean + rows @ weights + 0.5 * generator.normal(size=users)[keys]
+    return rows, generator.poisson(np.exp(scores)).astype(float), keys
+
+
+def over_the_constant(users: int, mean: float, columns: int, epsilon: float, seed: int) -> float:
+    """The deviance of a fit by user on the records of others, over that of their own mean."""
+    rows, counts, keys = counts_of_users(users + 2_000, mean, columns, seed)
+    fitted = keys < users
+    model = privopt.PoissonRegressor(
+        epsilon=epsilon,
+        delta=1.0 / users**2,
+        bounds=(-1.0, 1.0),
+        target_bounds=(0.0, 1_000.0),
+        random_state=seed,
+    ).fit(rows[fitted], counts[fitted], groups=keys[fitted])
+    others = counts[~fitted]
+    deviances = [
+        mean_poisson_deviance(others, rates)
+        for rates in (model.predict(rows[~fitted]), np.full(len(others), others.mean()))
+    ]
+    return deviances[0] / deviances[1]
+
+
+def test_counts_of_a_few_hundred_users_are_predicted_better_than_by_their_mean():
+    assert over_the_constant(300, 3.0, 12, epsilon=1.0, seed=0) <= 1.0
+
+
+@pytest.mark.audit
+@pytest.mark.parametrize("users", [300, 500, 1_000])
+@pytest.mark.parametrize(("mean", "columns"), [(1.0, 5), (0.0, 12), (3.0, 12)])
+def test_counts_of_users_are_hardly_ever_predicted_worse_than_by_their_mean(users, mean, columns):
+    found = [over_the_constant(users, mean, columns, epsilon=1.0, seed=seed) for seed in range(10)]
+    assert np.mean(found) <= 1.02

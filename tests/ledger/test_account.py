@@ -3,12 +3,14 @@
 import copy
 import json
 import pickle
+import tempfile
 
 import pytest
 
 from privopt.errors import BudgetExceeded, NotPriceable
+from privopt.estimators.regressors import Ridge
 from privopt.ledger.account import Account
-from privopt.ledger.amounts import Budget
+from privopt.ledger.amounts import Budget, rounded_down
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import (
     DeltaEvent,
@@ -20,6 +22,7 @@ from privopt.ledger.events import (
     SelectionsEvent,
     Sequence,
 )
+from privopt.ledger.filters import Composition
 from privopt.ledger.sampling import Poisson
 
 
@@ -91,7 +94,7 @@ def test_an_account_prints_and_exports() -> None:
     assert "nothing was spent yet" in str(account)
     account.spend("fit", GaussianEvent(10.0), 0.5, 1e-6)
     assert str(account).startswith(
-        "account: epsilon = 2, delta = 1e-06, replace-one, Gaussian composition; epsilon = "
+        "account: epsilon = 2, delta = 1e-06, replace-one, Gaussian composition; one more fit may have "
     )
     assert "  fit: Gaussian noise, 10 times the sensitivity" in str(account)
     assert json.loads(json.dumps(account.to_dict()))["entries"][0]["name"] == "fit"
@@ -100,3 +103,36 @@ def test_an_account_prints_and_exports() -> None:
 def test_an_account_has_no_plan() -> None:
     with pytest.raises(ValueError, match="so there is no plan of all of them"):
         Account(1.0, 1e-6, composition="plan")
+
+
+@pytest.mark.parametrize("composition", ["zcdp", "gaussian", "basic"])
+@pytest.mark.parametrize("paid", [0.0, 0.3, 0.7])
+def test_what_is_said_to_be_left_is_paid_and_hardly_more_is(composition: Composition, paid: float) -> None:
+    account = Account(
+        1.0, 1e-6, composition=composition, bad_event_delta=0.0 if composition == "basic" else 1e-7
+    )
+    delta = 5e-7 if composition == "basic" else 1e-6
+
+    def fit_of(epsilon: float) -> GaussianEvent:
+        return GaussianEvent(calibrate(GaussianEvent, Budget(epsilon, delta), "replace-one"))
+
+    if paid:
+        account.spend("before", fit_of(paid), paid, delta)
+    left = account.remaining_epsilon()
+    told = rounded_down(left)
+    with pytest.raises(BudgetExceeded, match=f"has epsilon {told:.3g}"):
+        account.spend("too much", fit_of(1.01 * left), 1.01 * left, delta)
+    assert f"up to epsilon = {told:.3g}" in str(account)
+    assert 0.99 * left < told < left * (1 + 1e-9)
+    account.spend("all that it says", fit_of(told), told, delta)
+    with pytest.raises(BudgetExceeded, match="account"):
+        account.spend("more", fit_of(0.2), 0.2, delta)
+
+
+def test_an_account_shows_what_it_is() -> None:
+    account = Account(1.0, 1e-6)
+    assert repr(account) == "Account(epsilon=1, delta=1e-06, composition='zcdp')"
+    assert repr(account) in " ".join(repr(Ridge(epsilon=0.5, account=account)).split())
+    with tempfile.TemporaryDirectory() as folder:
+        kept = Account.create(f"{folder}/budget.sqlite", 1.0, 1e-6, data_set="patients")
+        assert repr(kept) == f"Account(path={str(kept.file.path)!r}, data_set='patients')"

@@ -14,24 +14,18 @@ from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.magnitudes import interval_ends
 from privopt.problems.problem import Problem
-from privopt.problems.regularisers import NoRegulariser, Ridge
+from privopt.problems.regularisers import Ridge
 from privopt.public import Public
 
 D, LARGEST = 4, 20.0
 PENALTY = Ridge(1e-4, (1.0, 1.0, 1.0, 0.0))
-PROBLEM = Problem(losses.poisson(math.log(LARGEST), LARGEST), PENALTY)
+PROBLEM = Problem(losses.poisson(math.log(LARGEST), LARGEST), PENALTY, constant=D - 1)
 INSTANCE = Instance(PROBLEM, Public(n=5_000, d=D, row_bound=2.0), Budget(1.0, 1e-8))
 
 
-def test_the_constant_column_is_the_only_free_one():
+def test_the_constant_column_is_the_declared_one():
     assert counts.constant_column(PROBLEM) == 3
-    for penalty in (
-        NoRegulariser(),
-        Ridge(0.1),
-        Ridge(0.1, (1.0, 0.0, 0.0, 1.0)),
-        Ridge(0.1, (1.0,) * D),
-    ):
-        assert counts.constant_column(replace(PROBLEM, regulariser=penalty)) is None
+    assert counts.constant_column(replace(PROBLEM, constant=None)) is None
     assert counts.constant_column(replace(PROBLEM, loss=losses.squared)) is None
 
 
@@ -41,7 +35,7 @@ def test_the_share_follows_public_numbers():
     assert counts.level_share(small, 0.1) == pytest.approx(0.45)
     assert counts.level_share(replace(INSTANCE, budget=Budget(math.inf, 0.0)), 0.1) == 0.0
     users = replace(INSTANCE.public, unit="user", records_per_unit=3, typical_records=2.0)
-    assert counts.level_share(replace(INSTANCE, public=users), 0.1) == 0.0
+    assert counts.level_share(replace(INSTANCE, public=users), 0.1) == counts.LEAST_LEVEL_SHARE
 
 
 def test_the_level_without_noise_is_the_mean():
@@ -50,13 +44,52 @@ def test_the_level_without_noise_is_the_mean():
     assert found.large == pytest.approx((0.2 + 0.75 * (0.4 + 4.8 + 3.2)) / found.mean)
 
 
-def test_what_may_be_noise_is_left_out_and_the_level_stays_positive():
-    noisy = counts.level(np.array([0.3, -0.01, 0.02, 0.01, -0.015, 0.019]), 0.02, LARGEST)
-    assert noisy == (pytest.approx(0.3), pytest.approx(1.0))
+def test_what_may_be_noise_counts_little_and_the_level_stays_positive():
+    values = np.array([0.3, -0.01, 0.02, 0.01, -0.015, 0.019])
+    noisy = counts.level(values, 0.02, LARGEST)
+    assert np.sum(np.maximum(values, 0.0) * interval_ends(LARGEST)) > 0.7
+    assert 0.25 < noisy.mean < 0.5
+    assert noisy.mean <= noisy.large < 2.0
+    assert np.sum(noisy.parts) == pytest.approx(noisy.mean)
     for drowned in ([-0.1, -0.2, -0.3, -0.1, -0.1, -0.1], [math.nan] * 6, [0.01] * 6):
         found = counts.level(np.array(drowned), 0.5, LARGEST)
-        assert 0.0 < found.mean <= 0.1
-        assert math.isfinite(found.large)
+        assert 0.0 < found.mean <= 1.0
+        assert found.mean <= found.large < LARGEST
+
+
+def test_counts_that_noise_hides_entry_by_entry_still_show_together():
+    # Entries of about two standard deviations each: the sum of what stands out alone is far below the mean.
+    generator, stddev, ends = np.random.default_rng(0), 0.04, interval_ends(LARGEST)
+    exact = np.array([0.08, 0.1, 0.12, 0.11, 0.08, 0.03])
+    mean, found, alone = float(exact @ ends), [], []
+    for _ in range(200):
+        values = exact + stddev * generator.standard_normal(len(exact))
+        found.append(counts.level(values, stddev, LARGEST).mean)
+        alone.append(max(float(counts.significant(values, stddev, ends) @ ends), 1e-3))
+    errors = [np.sqrt(np.mean(np.log(np.asarray(means) / mean) ** 2)) for means in (found, alone)]
+    assert errors[0] < 0.8
+    assert errors[0] < 0.3 * errors[1]
+
+
+def test_the_clip_grows_without_bound_as_the_noise_falls():
+    ends = interval_ends(5_000.0)
+    found = counts.level(1.0 / ends**1.3, 1e-5, 5_000.0)
+    slopes = [counts.balanced_slope(found, noise, 5_000.0) for noise in (0.1, 0.01, 1e-3, 1e-4, 1e-6, 1e-9)]
+    assert slopes == sorted(slopes)
+    assert slopes[0] < 5.0 * found.mean
+    assert slopes[-1] == counts.MOST_SLOPE * 5_000.0
+    assert np.all(np.diff(found.beyond(np.geomspace(1.0, 1e4, 20))) <= 0.0)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0, 1e3])
+def test_a_larger_budget_never_clips_sooner(epsilon):
+    found = counts.Level(mean=3.0, large=9.0)
+    slopes = []
+    for factor in (1.0, 3.0):
+        instance = replace(INSTANCE, budget=Budget(factor * epsilon, 1e-8))
+        rule = counts.CountsRule.of(instance, 0.1, counts.level_share(instance, 0.1))
+        slopes.append(rule.slope(found, 1.5))
+    assert slopes[0] <= slopes[1] * (1.0 + 1e-9)
 
 
 def test_the_magnitudes_leave_half_of_the_rest_to_the_descent():

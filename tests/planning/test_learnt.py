@@ -14,7 +14,7 @@ from privopt.planning import learnt_words
 from privopt.planning.instance import Instance
 from privopt.planning.learnt import SCALES, Evidence, learnt
 from privopt.planning.plan import LEARNT_SHARE
-from privopt.planning.whitening import SHARE, WhiteningRule, only_free_column
+from privopt.planning.whitening import SHARE, WhiteningRule
 from privopt.planning.whitening_forecast import FITTED, fitted
 from privopt.problems import losses
 from privopt.problems.problem import Problem
@@ -23,7 +23,7 @@ from privopt.public import Public
 from privopt.solvers.whitening import Whitening
 
 D, N = 12, 20_000
-PROBLEM = Problem(losses.logistic, Ridge(1e-5, (1.0,) * (D - 1) + (0.0,)))
+PROBLEM = Problem(losses.logistic, Ridge(1e-5, (1.0,) * (D - 1) + (0.0,)), constant=D - 1)
 
 
 def instance(epsilon: float = 1.0, n: int = N, problem: Problem = PROBLEM) -> Instance:
@@ -38,7 +38,7 @@ def said(strength: float, noise: float, *, outputs: int = 1) -> Any:
     gradient = strength * generator.choice([-1.0, 1.0], shape) + noise * generator.standard_normal(shape)
     evidence = Evidence(jnp.zeros(shape), jnp.asarray(gradient), noise)
     loss = losses.logistic if outputs == 1 else losses.softmax(outputs)
-    problem = Problem(loss, PROBLEM.regulariser)
+    problem = Problem(loss, PROBLEM.regulariser, constant=D - 1)
     return learnt(rule, np.eye(D) / D, evidence, problem, np.zeros(shape), 0.0)
 
 
@@ -98,12 +98,6 @@ def test_nothing_is_said_without_noise_or_of_what_is_not_finite() -> None:
     assert learnt(rule, np.eye(D), Evidence(zeros, zeros * math.nan, 1.0), PROBLEM, zeros, 0.0) is None
 
 
-def test_the_constant_is_the_one_column_that_the_ridge_leaves_alone() -> None:
-    assert only_free_column(PROBLEM) == D - 1
-    assert only_free_column(Problem(losses.logistic, Ridge(1e-3))) is None
-    assert only_free_column(Problem(losses.logistic)) is None
-
-
 def test_sentences_round_and_say_what_would_double_the_share() -> None:
     public, budget = Public(n=10_000, d=D), Budget(1.0, 1e-8)
     said = learnt_words.expected(4.0, 2.0, public, budget)
@@ -159,7 +153,7 @@ def test_predictions_are_ranges_that_shrink_with_data_and_budget() -> None:
 )
 def test_every_fitted_loss_has_a_range(loss: Any) -> None:
     assert type(loss) in FITTED
-    found = Whitening().plan(instance(problem=Problem(loss, PROBLEM.regulariser)))
+    found = Whitening().plan(instance(problem=Problem(loss, PROBLEM.regulariser, constant=D - 1)))
     assert found.predicted_range is not None
 
 
@@ -168,7 +162,7 @@ def test_other_losses_have_no_range_and_no_noise_has_no_error() -> None:
     assert fitted(other) is None
     exact = Whitening().plan(instance(epsilon=math.inf))
     assert (exact.predicted_excess, exact.predicted_range) == (0.0, None)
-    plan = Whitening().plan(instance(problem=Problem(other, PROBLEM.regulariser)))
+    plan = Whitening().plan(instance(problem=Problem(other, PROBLEM.regulariser, constant=D - 1)))
     assert plan.predicted_range is None
     assert plan.predicted_excess is not None
     assert LEARNT_SHARE not in plan.indicators

@@ -2,16 +2,23 @@
 
 import math
 
+import numpy as np
 import pytest
 
+from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.planning import phased_accelerated_erm, phased_group_sgd, phases
 from privopt.planning.instance import Instance
 from privopt.problems import losses
 from privopt.problems.problem import Problem
+from privopt.problems.regularisers import NoRegulariser, Ridge
 from privopt.public import Public, Relation
+from privopt.solve import minimize
 from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
 from privopt.solvers.phased_group_sgd import PhasedGroupSGD
+from privopt.solvers.registry import choose
+from privopt.solvers.user_gradient_descent import UserGradientDescent
+from privopt.solvers.whitening import Whitening
 
 
 def users(n=1000, d=20, m=100.0, cap=100, relation="replace-one", weighting="user"):
@@ -85,6 +92,52 @@ def test_the_strength_is_that_of_the_theorem_times_a_fifth():
     n, m, d, steepest = 1000, 100, 20, math.sqrt(20)
     theorem = steepest * (1 / math.sqrt(n * m) + 2 * math.sqrt(d) / (n * math.sqrt(m) * instance().mu))
     assert solver.strength == pytest.approx(0.2 * theorem)
+
+
+def test_the_probe_shortens_the_guessed_curvature_of_a_loss_with_corners():
+    def probed(loss, most, released, ridge=0.0):
+        problem = Problem(loss, Ridge(ridge) if ridge else NoRegulariser())
+        return phased_accelerated_erm.probed_smoothness(
+            most, released, 0.0, problem, Public(n=100, d=5, row_bound=2.0)
+        )
+
+    assert probed(losses.logistic, 1.0, 0.8) == pytest.approx(0.25 * 0.8)
+    assert probed(losses.quantile(0.5), 20.0, 0.8) == pytest.approx(2 * 20.0 / 4.0 * 0.8)
+    assert probed(losses.quantile(0.5), 20.1, 0.8, ridge=0.1) == pytest.approx(2 * 20.0 / 4.0 * 0.8 + 0.1)
+    assert probed(losses.quantile(0.5), 20.0, 3.0) == 20.0
+    assert probed(losses.quantile(0.5), 20.0, math.nan) == 20.0
+
+
+@pytest.mark.parametrize(
+    ("loss", "taken"),
+    [
+        (losses.quantile(0.5), "phased-accelerated-erm"),
+        (losses.hinge, "phased-accelerated-erm"),
+        (losses.quantile(0.5, 0.5), "whitened user-gradient-descent"),
+        (losses.logistic, "whitened user-gradient-descent"),
+    ],
+    ids=str,
+)
+def test_auto_takes_accelerated_phases_for_users_where_the_loss_has_corners(loss, taken):
+    choice = choose("auto", Instance(Problem(loss), users(), Budget(1.0, 1e-6)))
+    assert choice.solver.title == taken
+    assert choice.reason
+
+
+def test_accelerated_phases_are_ahead_of_whitened_descent_on_absolute_errors_of_users():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(3000, 10))
+    rows /= np.maximum(np.sqrt(10), np.linalg.norm(rows, axis=1, keepdims=True))
+    targets, groups = 1.5 * rows @ rng.normal(size=10) + 0.2 * rng.laplace(size=3000), np.arange(3000) // 3
+    units = Units.from_arrays(rows, targets, row_bound=1.0, groups=groups, typical_records=3)
+    asked = {"budget": Budget(0.3, 1e-6), "random_state": 0}
+    fits = [
+        minimize(Problem(losses.quantile(0.5)), units, solver=solver, **asked)
+        for solver in ("auto", Whitening(inner=UserGradientDescent()))
+    ]
+    errors = [np.mean(np.abs(rows @ np.asarray(fit.params) - targets)) for fit in fits]
+    least = np.mean(np.abs(rows @ np.linalg.lstsq(rows, targets, rcond=None)[0] - targets))
+    assert errors[0] - least < 0.3 * (errors[1] - least)
 
 
 def test_the_multi_stage_form_restarts_within_the_steps_of_a_phase():

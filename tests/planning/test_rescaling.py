@@ -9,13 +9,15 @@ from privopt.ledger.amounts import Budget
 from privopt.planning import rescaling
 from privopt.planning.coordinates import RowSpectrum
 from privopt.planning.instance import Instance
-from privopt.planning.rescaling import Estimate, clip_for, curvature, default_share, two_columns
+from privopt.planning.prediction_curvature import two_column_curvature
+from privopt.planning.rescaling import Estimate, clip_for, default_share, two_columns
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
 from privopt.public import Public, Relation
 
-FREE = Problem(losses.logistic, Ridge(1e-3, (1.0, 1.0, 0.0)))
+FREE = Problem(losses.logistic, Ridge(1e-3, (1.0, 1.0, 0.0)), constant=2)
+NUMBERS = Problem(losses.squared, FREE.regulariser, constant=2)
 
 
 def instance(problem=FREE, epsilon=1.0, n=10_000, by_user=False):
@@ -34,9 +36,9 @@ def test_the_columns_have_mean_square_one_are_uncorrelated_and_give_the_paramete
     moment, params = rows.T @ rows / 50, np.array([1.0, -2.0, 0.5])
     found = two_columns(spectrum(moment), params)
     np.testing.assert_allclose(found.basis.T @ moment @ found.basis, np.eye(2), atol=1e-12)
-    np.testing.assert_allclose(found.basis @ found.start, params, atol=1e-12)
-    assert found.start[0] == pytest.approx(np.mean(rows @ params))
-    assert found.start[1] == pytest.approx(np.std(rows @ params))
+    np.testing.assert_allclose(found.basis @ found.found, params, atol=1e-12)
+    assert found.found[0] == pytest.approx(np.mean(rows @ params))
+    assert found.found[1] == pytest.approx(np.std(rows @ params))
 
 
 @pytest.mark.parametrize("params", [np.zeros(3), np.array([0.0, 0.0, 2.0]), np.full(3, np.nan)])
@@ -44,7 +46,7 @@ def test_the_columns_have_mean_square_one_are_uncorrelated_and_give_the_paramete
 def test_models_without_spread_and_moments_without_signal_give_finite_columns(params, moment):
     found = two_columns(spectrum(moment), params)
     assert np.isfinite(found.basis).all()
-    np.testing.assert_allclose(found.basis @ found.start, np.nan_to_num(params), atol=1e-12)
+    np.testing.assert_allclose(found.basis @ found.found, np.nan_to_num(params), atol=1e-12)
 
 
 def test_a_shift_needs_a_column_of_ones():
@@ -58,7 +60,9 @@ def test_the_curvature_is_that_of_normal_predictions(theta):
     half = 0.5 * np.clip(np.abs(theta[0] + theta[1] * drawn), 0.0, 600.0)
     weights = 0.25 / np.cosh(half) ** 2
     entries = np.stack([np.ones_like(drawn), drawn])
-    np.testing.assert_allclose(curvature(theta), (entries * weights) @ entries.T / len(drawn), atol=2e-3)
+    np.testing.assert_allclose(
+        two_column_curvature(losses.logistic, *theta), (entries * weights) @ entries.T / len(drawn), atol=2e-3
+    )
 
 
 def logistic_data(theta, n=200_000):
@@ -76,7 +80,7 @@ def gradient(rows, ones, theta):
 def test_three_exact_gradients_go_most_of_the_way_to_scale_and_shift(truth, left):
     rows, ones = logistic_data(truth)
     start = np.array([-1.0, 1.0])
-    estimate = Estimate.before(start)
+    estimate = Estimate.before(start, 1.0, losses.logistic)
     for _ in range(rescaling.STEPS):
         estimate = estimate.after(gradient(rows, ones, estimate.theta), 1e-4)
     assert np.linalg.norm(estimate.theta - truth) < max(left * np.linalg.norm(start - truth), 0.02)
@@ -84,14 +88,14 @@ def test_three_exact_gradients_go_most_of_the_way_to_scale_and_shift(truth, left
 
 def test_releases_that_drown_leave_the_start():
     rows, ones = logistic_data((-3.0, 0.1))
-    estimate = Estimate.before(np.array([-1.0, 1.0]))
+    estimate = Estimate.before(np.array([-1.0, 1.0]), 1.0, losses.logistic)
     for _ in range(rescaling.STEPS):
         estimate = estimate.after(gradient(rows, ones, estimate.theta), 50.0)
     np.testing.assert_allclose(estimate.theta, [-1.0, 1.0], atol=0.01)
 
 
 def test_what_is_not_finite_says_nothing_and_the_estimate_stays_within_its_limits():
-    estimate = Estimate.before(np.array([0.0, 1.0]))
+    estimate = Estimate.before(np.array([0.0, 1.0]), 1.0, losses.logistic)
     assert estimate.after(np.array([np.nan, 0.0]), 0.1) is estimate
     for sign in (-1.0, 1.0):
         far = estimate.after(np.full(2, sign * 1e6), 1e-6).theta
@@ -108,21 +112,34 @@ def test_the_clip_grows_as_the_noise_falls_within_its_limits():
 @pytest.mark.parametrize(
     ("given", "share"),
     [
-        ({}, rescaling.SHARE),
+        ({}, 0.1),
+        ({"problem": NUMBERS}, 0.05),
+        ({"n": 50}, 0.4),
+        ({"n": 50, "problem": NUMBERS}, 0.4),
         ({"epsilon": math.inf}, 0.0),
         ({"by_user": True}, 0.0),
-        ({"problem": Problem(losses.logistic, Ridge(1e-3))}, 0.0),
-        ({"problem": Problem(losses.squared, Ridge(1e-3, (1.0, 1.0, 0.0)))}, 0.0),
-        ({"problem": Problem(losses.softmax(3), Ridge(1e-3, (1.0, 1.0, 0.0)))}, 0.0),
+        ({"problem": Problem(losses.logistic, FREE.regulariser)}, 0.0),
+        ({"problem": Problem(losses.softmax(3), FREE.regulariser, constant=2)}, 0.0),
     ],
 )
-def test_it_is_for_records_of_two_classes_with_a_constant_column(given, share):
+def test_it_is_for_records_with_a_constant_column_and_takes_more_where_the_noise_is_large(given, share):
     assert default_share(instance(**given)) == share
 
 
 @pytest.mark.parametrize("length", [1e200, 1.7e308, math.inf])
 def test_a_result_that_ran_away_leaves_finite_columns_and_a_finite_estimate(length):
     found = two_columns(spectrum(np.eye(3)), [0.0, length, -length])
-    estimate = Estimate.before(found.start).after(np.asarray([0.1, -0.2]), 0.01)
+    estimate = Estimate.before(found.found, 1.0, losses.logistic).after(np.asarray([0.1, -0.2]), 0.01)
     assert np.all(np.isfinite(found.basis))
     assert np.all(np.isfinite(found.basis @ estimate.theta))
+
+
+def test_the_squared_loss_reaches_scale_and_shift_in_one_step_and_no_scale_is_negative():
+    rng = np.random.default_rng(2)
+    rows = np.stack([np.ones(20_000), rng.normal(size=20_000)], axis=1)
+    targets = rows @ [0.2, 0.5] + 0.3 * rng.normal(size=20_000)
+    estimate = Estimate.before(np.array([0.0, 0.4]), 0.5, losses.squared)
+    np.testing.assert_allclose(estimate.theta, [0.0, 0.2])  # the scale, shrunk by half
+    estimate = estimate.after(rows.T @ (rows @ estimate.theta - targets) / len(rows), 1e-6)
+    np.testing.assert_allclose(estimate.theta, [0.2, 0.5], atol=0.02)
+    assert estimate.after(np.array([0.0, 5.0]), 1e-7).theta[1] == 0.0

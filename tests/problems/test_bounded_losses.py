@@ -22,8 +22,8 @@ EVERY: list[tuple[GLMLoss, tuple[float, ...]]] = [
     (losses.capped(1.5, "squared", width=0.0), REALS),
     (losses.capped(1.5, "squared"), REALS),
     (losses.capped(1.5, "squared", width=0.75), REALS),
-    (losses.capped(1.5, "quantile", level=0.2, width=0.0), REALS),
-    (losses.capped(1.5, "quantile", level=0.8), REALS),
+    (losses.capped(1.5, "quantile", quantile=0.2, width=0.0), REALS),
+    (losses.capped(1.5, "quantile", quantile=0.8), REALS),
 ]
 every = pytest.mark.parametrize(("loss", "targets"), EVERY, ids=str)
 STEP = 1e-6
@@ -149,7 +149,7 @@ def test_a_ramp_is_not_rounded_by_more_than_half_its_length(width: float) -> Non
         ({"cap": 0.0}, "cap must be positive and finite"),
         ({"cap": math.inf}, "cap must be positive and finite"),
         ({"cap": 1.0, "of": "logistic"}, "of must be one of"),
-        ({"cap": 1.0, "of": "quantile", "level": 1.0}, "level must lie strictly"),
+        ({"cap": 1.0, "of": "quantile", "quantile": 1.0}, "quantile must lie strictly"),
         ({"cap": 1.0, "width": 0.6}, "width must lie in"),
         ({"cap": 1.0, "width": -0.1}, "width must lie in"),
     ],

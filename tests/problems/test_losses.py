@@ -259,7 +259,7 @@ def test_wrong_constants_are_refused_with_a_sentence() -> None:
         losses.huber(0.0)
     with pytest.raises(ValueError, match="width must be positive"):
         losses.smoothed_hinge(math.nan)
-    with pytest.raises(ValueError, match="level must lie strictly between 0 and 1, got 1"):
+    with pytest.raises(ValueError, match="quantile must lie strictly between 0 and 1, got 1"):
         losses.quantile(1.0)
     with pytest.raises(ValueError, match="smoothing must be at least 0"):
         losses.quantile(0.5, -1.0)

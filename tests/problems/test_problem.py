@@ -159,3 +159,30 @@ def test_a_penalty_and_a_set_that_do_not_compose_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match="is not the one after the other"):
         Problem(losses.logistic, regulariser, constraint)
+
+
+def test_the_constant_column_is_declared_and_not_penalised():
+    free = Ridge(0.1, (1.0, 1.0, 0.0))
+    assert Problem(losses.logistic, free, constant=2).constant == 2
+    assert Problem(losses.logistic).constant is None
+    assert Problem(losses.logistic, constant=7).constant == 7
+    assert Problem(losses.logistic, GroupLasso(0.1, ((0, 1),)), constant=2).constant == 2
+    leaves, tree = jax.tree_util.tree_flatten(Problem(losses.logistic, free, constant=2))
+    assert jax.tree_util.tree_unflatten(tree, leaves).constant == 2
+    for penalty in (
+        Ridge(0.1),
+        Ridge(0.1, (0.0, 0.0, 1.0)),
+        L1(0.1),
+        Ridge(0.1, (1.0,)),
+        GroupLasso(0.1, ((0, 2),)),
+    ):
+        with pytest.raises(ValueError, match="constant=2 is penalised by"):
+            Problem(losses.logistic, penalty, constant=2)
+    with pytest.raises(ValueError, match="0 for the first, got -1"):
+        Problem(losses.logistic, constant=-1)
+    for constant in (True, 1.0, "last"):
+        with pytest.raises(TypeError, match="the number of a column"):
+            Problem(losses.logistic, constant=constant)
+    own = RecordLoss(lambda params, features, target: params @ features)
+    with pytest.raises(ValueError, match="for the rows of a generalised linear loss"):
+        Problem(own, constant=0)

@@ -26,7 +26,7 @@ PIECEWISE = [
     losses.huber(0.7),
     losses.capped(0.8, width=0.0),
     losses.capped(0.8),
-    losses.capped(0.8, "quantile", level=0.3),
+    losses.capped(0.8, "quantile", quantile=0.3),
     losses.capped(0.8, "squared", width=0.0),
 ]
 AVERAGED = [*PIECEWISE, losses.capped(0.8, "squared", width=0.2), losses.logistic, losses.squared]

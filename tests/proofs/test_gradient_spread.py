@@ -130,7 +130,7 @@ def test_the_bounds_can_be_traced():
         (losses.ramp(0.3), 0.5),
         (losses.capped(0.7, width=0.2), 1.0),
         (losses.capped(0.7, "squared", width=0.2), 0.5),
-        (losses.capped(0.7, "quantile", level=0.2), 0.8),
+        (losses.capped(0.7, "quantile", quantile=0.2), 0.8),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
@@ -146,7 +146,7 @@ def test_other_losses_have_their_largest_slope(loss, norm):
         *(losses.ramp(width) for width in (0.0, 0.3, 1.0)),
         *(losses.capped(0.7, width=width) for width in (0.0, 0.35)),
         *(losses.capped(0.7, "squared", width=width) for width in (0.0, 0.1, 0.35)),
-        *(losses.capped(0.7, "quantile", level=level, width=0.2) for level in (0.1, 0.8)),
+        *(losses.capped(0.7, "quantile", quantile=level, width=0.2) for level in (0.1, 0.8)),
     ],
     ids=str,
 )

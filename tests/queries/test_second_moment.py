@@ -130,7 +130,7 @@ def test_the_products_equal_the_general_path(layout, d, row_bound, monkeypatch):
     for draw in (None, some, some[:0]):
         found, expected = engine.clipped_sum(query, draw), engine.general_sum(query, draw)
         # Norms of rows that are mapped block by block are raised by 2^-20.
-        tolerance = 4e-6 if layout == "mapped sparse" else 4e-9
+        tolerance = 4e-6 if layout.startswith("mapped sparse") else 4e-9
         assert np.linalg.norm(found - expected) <= tolerance * max(np.linalg.norm(expected), 1e-9)
 
 
@@ -196,3 +196,28 @@ def test_half_the_sensitivity_on_a_sample_covers_one_contribution_under_replace_
     sizes = Public(n=100, d=3, relation=Relation.REPLACE_ONE)
     for found in (SecondMoment(row_bound=1.0), ColumnMagnitudes(levels=4, columns=3)):
         assert found.sensitivity(sizes, Poisson(0.1)) * 10.0 / 2.0 >= found.radius()
+
+
+@pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
+@pytest.mark.parametrize("layout", ["dense", "sparse", "users"])
+def test_rows_with_a_constant_count_divided_by_their_length(layout, relation):
+    """Without a bound on the rows: the mean of `a a^T / |a|^2`, by n nominal units; of a user each record's."""
+    rng = np.random.default_rng(4)
+    rows = np.concatenate([rng.uniform(-9.0, 9.0, (60, 3)), np.ones((60, 1))], axis=1).astype(np.float32)
+    owners = np.arange(60) // 3 if layout == "users" else None
+    n = 70 if relation == "add-or-remove-one" else (60 if owners is None else 20)
+    units = Units.from_arrays(
+        sparse.csr_array(rows) if layout == "sparse" else rows,
+        row_bound=100.0,
+        groups=owners,
+        max_records_per_user=3,
+        relation=relation,
+        n=n,
+    )
+    query = SecondMoment(row_bound=1.0)
+    found = unpack(InProcessEngine(units).clipped_sum(query), 4) / n
+    divided = rows / np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
+    weight = 1.0 if owners is None else 1.0 / 3.0
+    np.testing.assert_allclose(found, weight * divided.T @ divided / n, rtol=1e-6, atol=1e-12)
+    factor = math.sqrt(2.0) if relation == "replace-one" else 1.0
+    assert float(query.sensitivity(units.public)) == pytest.approx(factor / n, rel=1e-12)

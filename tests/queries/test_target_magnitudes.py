@@ -91,3 +91,10 @@ def test_one_unit_moves_the_magnitudes_by_at_most_their_sensitivity(
     ]
     moved = np.linalg.norm(value_of(sides[0]) - value_of(sides[1]))
     assert moved <= float(QUERY.sensitivity(sides[0].public)) * (1 + 1e-12)
+
+
+def test_every_user_counts_once_whatever_the_weighting():
+    counts, owners = [1.0, 1.0, 1.0, 8.0], np.array([0, 0, 0, 1])
+    for weighting in ("user", "sqrt", "record"):
+        units = units_of(counts, groups=owners, max_records_per_user=CAP, user_weighting=weighting)
+        assert value_of(units) @ interval_ends(QUERY.largest) == pytest.approx(4.5, rel=1e-6)

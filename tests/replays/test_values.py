@@ -23,7 +23,7 @@ def test_every_solver_comes_back(name):
     "problem",
     [
         Problem(losses.softmax(4), regularisers.ElasticNet(0.1, 0.2)),
-        Problem(losses.capped(0.4, "quantile", level=0.3), regularisers.GroupLasso(0.1, ((0, 1), (2,)))),
+        Problem(losses.capped(0.4, "quantile", quantile=0.3), regularisers.GroupLasso(0.1, ((0, 1), (2,)))),
         Problem(losses.huber(0.3), regularisers.Ridge(0.1, weights=(1.0, 0.0)), L1Ball(2.0)),
         Problem(losses.poisson(3.0, 9.0), constraint=Product(((Box(-1.0, 1.0), 2), (Simplex(), 3)))),
     ],

@@ -23,7 +23,7 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.averaging import mixing_ratios
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.descent_theory import SmoothObjective, budget_shares
-from privopt.planning.gradient_descent import objective_facts
+from privopt.planning.gradient_descent import ShownCurvature, objective_facts
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
@@ -426,7 +426,8 @@ def with_newton_step(solver, result, public, start):
         iterates.append(v)
     settled = np.average(iterates, axis=0, weights=np.minimum(np.arange(steps) + 1.0, 8.0) ** 3)
     scale = rows.eigenvalues + rows.floor
-    bend = np.maximum(rows.eigenvalues / scale, 0.05) / 4.0 + 0.1 / scale
+    penalised = 1.0 - rows.axes[-1] ** 2  # of each axis, what is not the column of ones
+    bend = np.maximum(rows.eigenvalues / scale, 0.05) / 4.0 + 0.1 * penalised / scale
     noise = (
         solver.inner.noise_multiplier
         * public.relation.factor
@@ -446,7 +447,7 @@ def test_corrected_is_part_an_average_and_part_a_newton_step_from_the_mean_of_th
     features = rng.normal(size=(2_000, 4)) * 0.3
     features[:, -1] = 0.8
     units = Units.from_arrays(features, np.sign(features @ [1.0, -2.0, 0.5, 0.6]), row_bound=1.0)
-    problem = Problem(losses.logistic, Ridge(0.1, weights=(1.0, 1.0, 1.0, 0.0)))
+    problem = Problem(losses.logistic, Ridge(0.1, weights=(1.0, 1.0, 1.0, 0.0)), constant=3)
     budget, start = Budget(1.0, 1e-6), np.linspace(-1, 1, 4)
     solver = Whitening(inner=GradientDescent(returns="corrected", steps=12), rescaling_share=0.0)
     solver = solver.configure(Instance(problem, units.public, budget))
@@ -468,3 +469,39 @@ def test_corrected_asks_for_whitening_and_for_one_prediction():
         plan(
             Problem(losses.softmax(3)), solver=Whitening(inner=GradientDescent(returns="corrected")), **sizes
         )
+
+
+def test_the_shown_curvature_is_that_of_a_parabola_and_noise_shows_none():
+    generator, bend = np.random.default_rng(0), np.diag([1.0, 4.0, 0.5])
+    points = generator.normal(size=(50, 3))
+    exact, noisy = ShownCurvature(), ShownCurvature()
+    for point in points:
+        exact = exact.after(point, bend @ point, 0.0)
+        noisy = noisy.after(0.1 * point, 20.0 * generator.normal(size=3), 20.0)
+    assert 3.0 < exact.largest <= 4.0 + 1e-9
+    assert exact.step_size(1.0) == pytest.approx(1.0 / exact.largest)
+    assert exact.step_size(0.01) == 0.01
+    assert noisy.largest == 0.0
+    assert noisy.step_size(0.7) == 0.7
+
+
+def test_a_gradient_that_is_not_finite_shows_no_curvature():
+    shown = ShownCurvature().after([0.0], [1.0], 0.0).after([1.0], [math.nan], 0.0).after([2.0], [3.0], 0.0)
+    assert shown.largest == pytest.approx(1.0)
+
+
+def test_steps_too_long_for_the_curvature_are_shortened_as_it_shows():
+    """A step of 6 / L of the mean squared loss diverges; with `secant` it ends at the least squares."""
+    generator = np.random.default_rng(0)
+    rows = generator.uniform(-1.0, 1.0, (200, 3))
+    units = Units.from_arrays(rows, rows @ [0.3, -0.2, 0.1], row_bound=2.0)
+    largest = float(np.linalg.eigvalsh(rows.T @ rows / 200)[-1])
+    ends = []
+    for secant in (False, True):
+        solver = GradientDescent(
+            steps=80, step_size=6.0 / largest, momentum=0.5, clip=math.inf, returns="last", secant=secant
+        )
+        found = minimize(Problem(losses.squared), units, budget=Budget(math.inf, 0.0), solver=solver)
+        ends.append(float(np.max(np.abs(np.asarray(found.params) - [0.3, -0.2, 0.1]))))
+    assert not ends[0] < 1.0
+    assert ends[1] < 1e-3

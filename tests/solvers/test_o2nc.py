@@ -19,6 +19,7 @@ from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.black_box import BlackBox
 from privopt.problems.constraints import L2Ball
+from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1
 from privopt.public import Public
@@ -226,6 +227,34 @@ def own(params, features, target):
 def policy(params, features, target):
     """A black box: a threshold, then a cost."""
     return abs(float(features @ params) - target) + (params[0] > 0.5)
+
+
+def squares(params, features, target):
+    return (features @ params - target) ** 2
+
+
+@pytest.mark.parametrize(
+    ("stated", "taken"),
+    [
+        ({"curvature": 2.0, "lipschitz": 1.0, "convex": True}, "gradient-descent: "),
+        ({"curvature": 2.0, "lipschitz": 1.0, "growth": KL(gamma=1.0, kappa=2.0)}, "gradient-descent: "),
+        ({"curvature": 2.0, "convex": True}, "privately clipped gradient-descent: "),
+        ({"curvature": 2.0, "lipschitz": 1.0}, "privately clipped o2nc: "),
+        ({"lipschitz": 1.0, "convex": True}, "privately clipped o2nc: "),
+    ],
+)
+def test_auto_uses_the_curvature_that_a_loss_states(stated, taken):
+    problem = Problem.from_pytree(squares, np.zeros(3), **stated)
+    written = str(plan(problem, n=2_000, d=3, epsilon=1.0, delta=1e-6, row_bound=1.0, solver="auto"))
+    assert written.startswith(taken)
+
+
+@pytest.mark.parametrize(("host", "steps"), [(True, 100), (False, 300)])
+def test_values_of_a_traced_black_box_are_asked_in_as_many_steps_as_gradients(host, steps):
+    box = BlackBox(squares, value_range=(0.0, 10.0), scale=1.0, host=host)
+    problem = Problem.of_values(box, np.zeros(3))
+    instance = Instance(problem, Public(n=2_000, d=3, row_bound=1.0), Budget(1.0, 1e-6))
+    assert O2NC().configure(instance).steps == steps
 
 
 def test_auto_takes_it_where_the_loss_is_ones_own_or_not_convex():

@@ -15,7 +15,6 @@ from privopt.ledger.events import leaf_counts
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.planning.instance import Instance
 from privopt.planning.posterior_descent import LEAST_GAIN, evidence, ridge_of
-from privopt.planning.whitening import only_free_column
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem
@@ -83,7 +82,9 @@ def by_reference(solver, public, problem, transcript, start=None):
 )
 def test_it_equals_the_plain_run_of_its_specification(problem, relation, epsilon, steps, start):
     data, budget = units(relation=relation), Budget(epsilon, 1e-6)
-    solver = Whitening(inner=PosteriorDescent(steps=steps)).configure(Instance(problem, data.public, budget))
+    solver = Whitening(inner=PosteriorDescent(steps=steps, constant=D - 1)).configure(
+        Instance(problem, data.public, budget)
+    )
     result = minimize(problem, data, budget=budget, solver=solver, start=start, random_state=1)
     params, gain, taus, weights, heat = by_reference(solver, data.public, problem, result.transcript, start)
     np.testing.assert_allclose(result.params, params, atol=5e-7)
@@ -99,7 +100,9 @@ def test_it_equals_the_plain_run_of_its_specification(problem, relation, epsilon
 def test_on_a_transcript_that_is_made_up_it_equals_the_plain_run_too():
     """Gradients that no data would give, and a second moment that is singular."""
     problem, public = logistic(), units().public
-    solver = Whitening(inner=PosteriorDescent(steps=12)).configure(Instance(problem, public, BUDGET))
+    solver = Whitening(inner=PosteriorDescent(steps=12, constant=D - 1)).configure(
+        Instance(problem, public, BUDGET)
+    )
     result = minimize(problem, units(), budget=BUDGET, solver=solver, random_state=0)
     moment = np.outer(np.cos(np.arange(D)), np.cos(np.arange(D)))
     made_up = [np.asarray(pack(moment))]
@@ -204,12 +207,8 @@ def test_the_whole_budget_is_planned_and_split_beforehand():
     assert "gain" in str(result.report)
 
 
-def test_the_column_of_ones_is_the_only_one_without_a_ridge():
+def test_the_column_of_ones_may_be_told_to_the_solver_too():
     public = Public(n=1_000, d=D)
-    assert only_free_column(logistic()) == D - 1
-    weights = (0.0, 1.0, 1.0, 1.0, 1.0, 0.0)
-    for problem in (Problem(losses.logistic), Problem(losses.logistic, Ridge(0.1, weights=weights))):
-        assert only_free_column(problem) is None
     given = Whitening(inner=PosteriorDescent(constant=2)).configure(Instance(logistic(), public, BUDGET))
     assert given.inner.constant == 2
 

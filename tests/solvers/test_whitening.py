@@ -17,9 +17,10 @@ from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning import rescaling
 from privopt.planning.bounds import accelerated_bound, balanced_steps
+from privopt.planning.coordinates import RowSpectrum
 from privopt.planning.instance import Instance
 from privopt.planning.user_whitening import UserWhiteningRule
-from privopt.planning.whitening import WhiteningRule, default_ridge, denoised, inverse_root, signal_ridge
+from privopt.planning.whitening import LONGEST, WhiteningRule, default_ridge, denoised, signal_ridge
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
@@ -53,9 +54,13 @@ def test_coordinates_match_the_reference():
     noise = np.triu(noise) + np.triu(noise, 1).T
     deviation = math.sqrt(2.0) / (8 * 5.0)
     spectrum, axes = np.linalg.eigh(rows.T @ rows / 8 + deviation * noise)
-    matrix, signal = inverse_root(
-        np.maximum(spectrum, 0.0), axes, max(0.1 / 0.25, deviation * math.sqrt(3.0))
+    found = RowSpectrum(
+        moment=rows.T @ rows / 8,
+        eigenvalues=np.maximum(spectrum, 0.0),
+        axes=axes,
+        floor=max(0.1 / 0.25, deviation * math.sqrt(3.0)),
     )
+    matrix, signal = found.map(), found.signal
     assert deviation == pytest.approx(0.035355339059, abs=1e-12)
     assert signal == pytest.approx(1.0468211535, abs=1e-9)
     expected = [
@@ -84,18 +89,21 @@ def test_what_noise_would_leave_matches_the_reference(n, d, epsilon, delta, rela
 
 @pytest.mark.parametrize(
     ("loss", "factor", "slope"),
-    [(losses.squared, 0.035, 1.0), (losses.huber(0.2), 0.08, 0.2), (losses.quantile(0.5, 0.1), 0.14, 0.5)],
+    [(losses.squared, 0.018, 1.0), (losses.huber(0.2), 0.08, 0.2), (losses.quantile(0.5, 0.1), 0.14, 0.5)],
 )
 def test_the_clip_of_numbers_to_predict_follows_the_records_for_each_column(loss, factor, slope):
     n, d, share = 100_000, 50, 0.1
     found = rule(Problem(loss, Ridge(1e-5)), n=n, d=d, share=share)
     noise = math.sqrt(d) / (n * gaussian_mu(1.0, 1e-6) * math.sqrt(1.0 - share))
-    expected = min(factor * noise**-0.7, found.most_signal) * slope
+    longer = (1e-6 / found.noise_excess(found.most_signal)) ** (
+        1 / 3
+    )  # of the typical row, where noise is faint
+    expected = max(min(factor * noise**-0.7, found.most_signal), longer * found.most_signal) * slope
     assert found.planned().clip == pytest.approx(expected, rel=1e-9)
     smaller = rule(Problem(loss, Ridge(1e-5)), n=n // 10, d=d, share=share).planned().clip
     assert smaller < found.planned().clip
     plenty = rule(Problem(loss, Ridge(1e-5)), n=10**9, d=2, share=share)
-    assert plenty.planned().clip == pytest.approx(slope * plenty.most_signal)
+    assert plenty.planned().clip == pytest.approx(slope * LONGEST * plenty.most_signal)
 
 
 @pytest.mark.parametrize("loss", [losses.huber(0.2), losses.quantile(0.5, 0.1)])
@@ -149,8 +157,10 @@ def test_the_bound_on_the_typical_row_holds_for_any_data():
         rows = rng.normal(size=(50, d)) ** 3
         rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0)
         found = rule(n=500, d=d)
-        exact = replace(found, unit_noise=1e-12, gram_noise=0.0)  # the cap is 1, so the clip is r
-        assert exact.coordinates(rows.T @ rows / 50).clip <= found.most_signal * (1 + 1e-9)
+        exact = replace(
+            found, unit_noise=1e-12, gram_noise=0.0
+        )  # the cap is the largest, so the clip is that times r
+        assert exact.coordinates(rows.T @ rows / 50).clip <= LONGEST * found.most_signal * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("moment", [np.full((4, 4), np.nan), np.full((4, 4), -1e300), np.zeros((4, 4))])
@@ -202,7 +212,7 @@ def test_the_rule_chooses_which_average_is_returned_unless_the_inner_solver_says
     instance = Instance(LOGISTIC, public(), BUDGET)
     assert Whitening().configure(instance).inner.returns == "corrected"
     softmax = Instance(Problem(losses.softmax(3), Ridge(1e-3)), public(), BUDGET)
-    assert Whitening().configure(softmax).inner.returns == "late"
+    assert Whitening().configure(softmax).inner.returns == "settled"
     assert Whitening(inner=GradientDescent(returns="last")).configure(instance).inner.returns == "last"
 
 
@@ -300,7 +310,7 @@ def test_the_contract_holds_for_any_curator():
     assert result.transcript.releases == solver.releases()
 
 
-COUNTS = Problem(losses.poisson(math.log(60.0), 60.0), Ridge(1e-5, (1.0, 1.0, 1.0, 0.0)))
+COUNTS = Problem(losses.poisson(math.log(60.0), 60.0), Ridge(1e-5, (1.0, 1.0, 1.0, 0.0)), constant=3)
 
 
 def counted_units(**options):
@@ -346,7 +356,7 @@ def test_a_share_for_the_level_asks_for_counts_and_for_descent():
     assert Whitening(level_share=0.1).obstacle(COUNTS, sizes) is None
 
 
-TWO_CLASSES = Problem(losses.logistic, Ridge(1e-3, (1.0, 1.0, 1.0, 0.0)))
+TWO_CLASSES = Problem(losses.logistic, Ridge(1e-3, (1.0, 1.0, 1.0, 0.0)), constant=3)
 
 
 def units_of_two_classes(**options):
@@ -362,7 +372,7 @@ def test_scale_and_shift_follow_from_releases_that_were_planned(relation):
     units = units_of_two_classes(relation=relation, n=4_000)
     instance = Instance(TWO_CLASSES, units.public, Budget(1.0, 1e-7))
     solver = Whitening().configure(instance)
-    assert solver.rescaling_share == rescaling.SHARE
+    assert solver.rescaling_share == 0.1
     ledger = Ledger(instance.budget, units.public.relation, plan=solver.event(units.public))
     with double_precision():
         result = solver.solve(LocalCurator(units, ledger, noise=NoiseSource(0)), TWO_CLASSES)
@@ -371,7 +381,7 @@ def test_scale_and_shift_follow_from_releases_that_were_planned(relation):
     last = list(result.transcript)[-rescaling.STEPS :]
     assert [one.released.shape[-1] for one in last] == [2] * rescaling.STEPS
     price = sum(1.0 / leaf.noise_multiplier**2 * count for leaf, count in _leaves(solver, units)[-1:])
-    assert price == pytest.approx(rescaling.SHARE * instance.mu**2, rel=1e-2)
+    assert price == pytest.approx(0.1 * instance.mu**2, rel=1e-2)
 
 
 def _leaves(solver, units):
@@ -385,18 +395,19 @@ def test_scale_and_shift_help_where_few_steps_stay_near_the_start():
     signs = np.where(rows @ np.linspace(-1, 1, 40) > 0.0, 1.0, -1.0)
     bound = math.sqrt(40.0)
     units = Units.from_arrays(rows, signs, row_bound=bound, intercept=1.0, relation="replace-one", n=4_000)
-    problem = Problem(losses.logistic, Ridge(1e-5, (1.0,) * 40 + (0.0,)))
+    problem = Problem(losses.logistic, Ridge(1e-5, (1.0,) * 40 + (0.0,)), constant=40)
     stored, found = np.asarray(units.private_features, float), {}
-    for share in (0.0, rescaling.SHARE):
+    for share in (0.0, 0.1):
         solver = Whitening(rescaling_share=share)
         result = minimize(problem, units, budget=Budget(0.3, 1e-7), solver=solver, random_state=0)
         found[share] = np.mean(np.logaddexp(0.0, -signs * (stored @ np.asarray(result.params))))
-    assert found[rescaling.SHARE] < 0.95 * found[0.0]
+    assert found[0.1] < 0.95 * found[0.0]
 
 
 def test_a_share_for_scale_and_shift_asks_for_two_classes_and_a_constant_column():
     sizes = Public(n=4_000, d=4)
-    assert Whitening(rescaling_share=0.1).obstacle(TWO_CLASSES, sizes) is None
+    for problem in (TWO_CLASSES, replace(TWO_CLASSES, loss=losses.squared)):
+        assert Whitening(rescaling_share=0.1).obstacle(problem, sizes) is None
     for problem in (LOGISTIC, COUNTS, Problem(losses.squared, TWO_CLASSES.regulariser)):
         assert "records of two classes" in str(Whitening(rescaling_share=0.1).obstacle(problem, sizes))
     with pytest.raises(ValueError, match="give one of them"):
@@ -412,7 +423,7 @@ def test_a_share_for_scale_and_shift_asks_for_two_classes_and_a_constant_column(
 def test_a_share_that_leaves_no_room_is_planned_without_scale_and_shift():
     for share in (0.5, 0.9, 0.95):
         solver = Whitening(share=share).configure(Instance(TWO_CLASSES, Public(n=4_000, d=4), BUDGET))
-        assert solver.rescaling_share == (rescaling.SHARE if share < 0.9 else 0.0)
+        assert solver.rescaling_share == (0.1 if share < 0.9 else 0.0)
 
 
 def test_counts_with_a_free_column_are_whitened_by_default():

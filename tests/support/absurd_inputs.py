@@ -184,7 +184,7 @@ def main(folder: Path, *, full: bool) -> None:
         "a solver with escapes": ("--n", "100", "--solver", "\x1b[2J\u202e"),
         "a target that is no text": ("--n", "100", "--target", os.fsdecode(b"\xff")),
         "a record cap of 400 digits": ("--n", "100", "--group", "a", "--max-records", "1" + "0" * 400),
-        "a negative seed": ("--n", "100", "--seed", "-1"),
+        "a negative seed": ("--n", "100", "--random-state", "-1"),
     }
     for name, more in arguments.items():
         run(f"argument: {name}", "plan", "--schema", "good.json", *BUDGET, *more)

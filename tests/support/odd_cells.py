@@ -2,6 +2,9 @@
 
 import datetime
 import decimal
+import fractions
+import uuid
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +32,69 @@ class Raising:
         raise RuntimeError("hush")
 
 
+def _fails(*args: object, **options: object) -> Any:
+    raise RuntimeError("hush")
+
+
+def failing(base: type, *methods: str) -> Any:
+    """An object of some kind of which some methods or attributes fail."""
+    special = dict.fromkeys(methods, _fails)
+    plain = {name: property(_fails) for name in methods if name in ATTRIBUTES}
+    return type("Failing", (base,), {**special, **plain})()
+
+
+ATTRIBUTES = ("__array_interface__", "__array_struct__", "dtype", "shape", "ndim", "__class__")
+PROTOCOLS = {
+    "__array__": object,
+    "__array_interface__": object,
+    "__array_struct__": object,
+    "__array_ufunc__": object,
+    "__len__": object,
+    "__iter__": object,
+    "__getitem__": object,
+    "__float__": float,
+    "__index__": int,
+    "__int__": int,
+    "__hash__": int,
+    "__eq__": float,
+    "__bool__": object,
+    "strip": str,
+    "__str__": str,
+    "dtype": object,
+    "shape": object,
+    "ndim": object,
+    "__class__": object,
+}
+
+
+class Sequential:
+    """A sequence by its methods alone, which fails when it is read."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, place: int) -> Any:
+        raise RuntimeError("hush")
+
+
+class Endless:
+    """An array that is another one each time."""
+
+    calls = 10
+
+    def __array__(self, *args: Any, **options: Any) -> Any:
+        Endless.calls += 1
+        return np.zeros(Endless.calls)
+
+
+class Warns:
+    """An array that warns."""
+
+    def __array__(self, *args: Any, **options: Any) -> Any:
+        warnings.warn("hush", stacklevel=1)
+        return np.zeros(1)
+
+
 ODD: dict[str, Any] = {
     "an integer beyond all floats": 10**400,
     "an integer of too many digits": 10**5000,
@@ -54,6 +120,33 @@ FORMS: dict[str, Callable[[list[Any]], Any]] = {
     "tuple": tuple,
     "array": lambda values: np.fromiter(values, dtype=object),
     "series": lambda values: pd.Series(values, dtype=object),
+}
+_RECURSIVE: list[Any] = []
+_RECURSIVE.append(_RECURSIVE)
+EVERY_ODD: dict[str, Any] = {
+    **ODD,
+    "a fraction too large": fractions.Fraction(10**400, 3),
+    "a decimal beyond all floats": decimal.Decimal("1E+999999"),
+    "a bytearray": bytearray(b"ab"),
+    "a view of bytes": memoryview(b"ab"),
+    "a record": np.zeros(1, [("a", int)])[0],
+    "an array of no dimension": np.array("x"),
+    "an empty list": [],
+    "a list of lists of other lengths": [[1], [2, 3]],
+    "a frame": pd.DataFrame({"a": [1, 2]}),
+    "a series": pd.Series([1, 2]),
+    "a dictionary": {"a": 1},
+    "an iterator": iter([1, 2]),
+    "a span": datetime.timedelta(1),
+    "a UUID": uuid.UUID(int=1),
+    "a masked cell": np.ma.masked,
+    "an array of objects that fail": np.array([Raising()], dtype=object),
+    "a list of what fails": [Raising(), failing(object, "__array__")],
+    "a sequence that fails": Sequential(),
+    "an array of changing length": Endless(),
+    "an array that warns": Warns(),
+    "a recursive list": _RECURSIVE,
+    **{f"an object whose {name} fails": failing(base, name) for name, base in PROTOCOLS.items()},
 }
 every_odd_cell = pytest.mark.parametrize("odd", ODD)
 every_form = pytest.mark.parametrize("form", FORMS)

@@ -27,7 +27,7 @@ def test_a_transcript_names_the_marginals_and_their_noise():
         mean = curator.hold_mean(MarginalMeans(workload=WORK))
         curator.release(HeldMarginal(mean=mean, place=1), Gaussian(3.0))
         curator.release(MarginalMeans(workload=WORK), Gaussian(2.0))
-        found = released_marginals(curator.transcript, WORK)
+        found = released_marginals(curator.transcript, LEVELS)
         exact = curator.private_engine.clipped_sum(MarginalMeans(workload=WORK)) / 500
     assert [one.columns for one in found] == [(2, 1), (0, 1), (2, 1)]
     assert found[0].stddev == pytest.approx(3.0 * 2**0.5 / 500, rel=1e-6)

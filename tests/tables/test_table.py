@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.tables.toy_tables import FORMS, ROWS, SCHEMA, toy_table, write_forms
 
-from privopt import Table, TabularEncoder
+from privopt import Account, LogisticRegression, Table, TabularEncoder
 from privopt.data import user_keys
 from privopt.data.read_units import read_units
 from privopt.data.record_source import ArrayRecords, Description, RecordBlock
@@ -21,6 +21,7 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.tables import row_blocks, text_blocks
 from privopt.tables import user_keys as keys_of
 from privopt.tables.amounts import bytes_of
+from privopt.tables.errors import TableError
 
 
 @pytest.fixture(scope="module")
@@ -153,16 +154,82 @@ def test_no_statistics_are_read(tmp_path: Path) -> None:
     assert not [word for word in (".statistics", "filters=", "is_stats_set") if word in sources]
 
 
-def test_equal_keys_are_one_user_over_files_of_other_types(tmp_path: Path) -> None:
-    columns = {"age": [1.0, 2.0, 3.0], "sex": ["f", "m", "f"], "ill": [0, 1, 1]}
-    for place, keys in enumerate((pa.array([1, 2, 3]), pa.array(["1", "2", ""]), pa.array([1.0, None, 3.5]))):
-        pq.write_table(pa.table({**columns, "who": keys}), tmp_path / f"{place}.parquet")
-    table = Table.open(tmp_path, SCHEMA)
-    assert table.user_count("who") == 4  # 1, 2, 3 and 3.5
+def files_of_keys(folder: Path, *stored: pa.Array) -> Table:
+    """A table of one file for each column of keys."""
+    for place, keys in enumerate(stored):
+        rows = len(keys)
+        columns = {"age": np.arange(rows) / 10.0, "sex": ["f"] * rows, "ill": [0] * rows}
+        pq.write_table(pa.table({**columns, "who": keys}), folder / f"{place}.parquet")
+    return Table.open(folder, SCHEMA)
+
+
+def test_equal_keys_are_one_user_over_files_of_other_widths(tmp_path: Path) -> None:
+    whole = [pa.array([1, 2, 3], kind) for kind in (pa.int64(), pa.int8(), pa.uint64(), pa.decimal128(20, 2))]
+    table = files_of_keys(tmp_path, *whole, pa.array([None, 1, 2], pa.int64()), pa.nulls(2))
+    assert table.user_count("who") == 3
     keys = np.concatenate(
-        [block.private_keys.astype(object) for block in table.records(groups="who").blocks(0, 9)]
+        [block.private_keys.astype(object) for block in table.records(groups="who").blocks(0, 17)]
     )
-    assert user_keys.user_codes(keys, 9).tolist() == [0, 1, 2, 0, 1, -1, 0, -1, 3]
+    assert user_keys.user_codes(keys, 17).tolist() == [0, 1, 2] * 4 + [-1, 0, 1, -1, -1]
+
+
+def test_texts_are_one_user_over_files_that_store_them_in_other_ways(tmp_path: Path) -> None:
+    kinds = (pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()))
+    table = files_of_keys(tmp_path, *(pa.array(["a", "b", ""]).cast(kind) for kind in kinds))
+    assert table.user_count("who") == 2
+
+
+IDS = [2**60 + 2 * place for place in range(3)]
+IN_TWO_WAYS = {
+    "whole numbers near 2^60 beside doubles": (
+        pa.array(IDS),
+        pa.array([float(each) for each in IDS]),
+        "int64",
+    ),
+    "doubles beside whole numbers": (pa.array([1.0, 2.0]), pa.array([1, 2]), "int64"),
+    "numbers beside texts": (pa.array([7, 8]), pa.array(["7.0", "8.0"]), "int64"),
+    "texts beside doubles": (pa.array(["7", "8"]), pa.array([7.0, 8.0]), "double"),
+    "numbers beside bytes": (pa.array([7, 8]), pa.array([b"7", b"8"]), "int64"),
+    "texts beside bytes": (pa.array(["7", "8"]), pa.array([b"7", b"8"]), "string"),
+    "texts in dictionaries beside bytes": (
+        pa.array(["7", "8"]).dictionary_encode(),
+        pa.array([b"7"]),
+        "string",
+    ),
+    "bytes of one width beside numbers": (pa.array([b"7"], pa.binary(1)), pa.array([7]), "int64"),
+    "floats of two widths": (pa.array([0.1], pa.float32()), pa.array([0.1]), "float"),
+    "truth values beside numbers": (pa.array([True, False]), pa.array([1, 0]), "int64"),
+    "times beside numbers": (pa.array([7], pa.timestamp("s")), pa.array([7]), "int64"),
+    "decimals beside doubles": (pa.array([1, 2], pa.decimal128(20, 2)), pa.array([1.0, 2.0]), "decimal"),
+}
+
+
+@pytest.mark.parametrize("way", IN_TWO_WAYS)
+def test_one_person_is_not_two_users_where_files_store_keys_in_two_ways(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other, cast = IN_TWO_WAYS[way]
+    monkeypatch.setattr(row_blocks.RowBlocks, "read", None)  # by their headers alone
+    table = files_of_keys(tmp_path, pa.nulls(1), one, one, other)
+    for asked in (
+        table.user_count,
+        lambda groups: table.records(groups=groups),
+        lambda groups: table.engine(groups=groups, n=9),
+    ):
+        with pytest.raises(TableError, match=rf"two keys.*twice the epsilon.*cast to .*{cast}") as refused:
+            asked("who")
+        assert "1.parquet" in str(refused.value)
+        assert "3.parquet" in str(refused.value)
+        with pytest.raises(TableError, match="two keys"):
+            asked(("sex", "who"))
+
+
+def test_a_fit_to_keys_stored_in_two_ways_pays_nothing(tmp_path: Path) -> None:
+    table, account = files_of_keys(tmp_path, *IN_TWO_WAYS["numbers beside texts"][:2]), Account(1.0, 1e-5)
+    model = LogisticRegression(epsilon=1.0, delta=1e-5, n=10, account=account)
+    with pytest.raises(TableError, match="two keys"):
+        model.fit(table, groups="who")
+    assert "nothing was spent yet" in str(account)
 
 
 def test_an_instant_is_one_user_over_files_that_store_times_in_other_ways(tmp_path: Path) -> None:

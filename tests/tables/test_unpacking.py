@@ -8,6 +8,7 @@ import pytest
 
 from privopt.tables import TableError, read_table, unpacking, user_keys
 from privopt.tables.schema import Schema
+from privopt.tables.table import Table
 
 SCHEMA = Schema.from_json(
     {
@@ -59,3 +60,64 @@ def test_lists_of_texts_are_no_column(tmp_path: Path) -> None:
     with pytest.raises(TableError, match="'who' is stored as lists of texts"):
         read_table(path, SCHEMA)
     assert read_table(path, SCHEMA, columns=["town"]).num_rows == 1
+
+
+def flags(folder: Path, rows: int, columns: int) -> tuple[Path, Schema]:
+    """A table of flags that are nearly all 0, which Parquet packs to next to nothing, and its schema."""
+    names = [f"c{place}" for place in range(columns)]
+    few = (np.arange(rows) % 997 == 0).astype(np.int8)
+    path = folder / "flags.parquet"
+    pq.write_table(pa.table(dict.fromkeys(names, few)), path, compression="zstd")
+    return path, Schema.from_json({"columns": {name: {"kind": "flag"} for name in names}})
+
+
+def test_rare_flags_are_no_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell counts with the width of its type: 300,000 x 500 flags are within 1 GiB, here 2,000 x 60 within 150 kB."""
+    path, schema = flags(tmp_path, 2_000, 60)
+    monkeypatch.setattr(unpacking, "MOST_GROWTH", 1)
+    monkeypatch.setattr(unpacking, "MOST_FREE", 150_000)
+    assert path.stat().st_size < 60_000
+    assert read_table(path, schema).num_rows == 2_000
+    assert Table.open(path, schema).row_count() == 2_000
+    assert Table.open(path, schema).columns(schema.names).rows == 2_000
+    monkeypatch.setattr(unpacking, "MOST_FREE", 120_000)
+    with pytest.raises(TableError, match="PRIVOPT_MOST_UNPACKED=8GB"):
+        read_table(path, schema)
+    with pytest.raises(TableError, match="PRIVOPT_MOST_UNPACKED=8GB"):
+        Table.open(path, schema).columns(schema.names)
+
+
+def test_the_limit_is_the_users_to_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, schema = flags(tmp_path, 2_000, 60)
+    (tmp_path / "flags.csv.gz").write_bytes(gzip.compress(b"c0\n" + b"0\n" * 100_000))
+    one = Schema.from_json({"columns": {"c0": {"kind": "flag"}}})
+    monkeypatch.setattr(unpacking, "MOST_GROWTH", 1)
+    monkeypatch.setattr(unpacking, "MOST_FREE", 1_000)
+    for file, described in ((path, schema), (tmp_path / "flags.csv.gz", one)):
+        with pytest.raises(TableError, match="unpacks to more"):
+            read_table(file, described)
+        monkeypatch.setenv("PRIVOPT_MOST_UNPACKED", "1MB")
+        assert read_table(file, described).num_rows > 0
+        assert Table.open(file, described).columns(described.names).rows > 0
+        monkeypatch.setenv("PRIVOPT_MOST_UNPACKED", "plenty")
+        with pytest.raises(TableError, match="PRIVOPT_MOST_UNPACKED must be an amount"):
+            read_table(file, described)
+        monkeypatch.delenv("PRIVOPT_MOST_UNPACKED")
+
+
+@pytest.mark.parametrize(
+    ("kind", "width"),
+    [
+        (pa.int8(), 1),
+        (pa.bool_(), 1),
+        (pa.float32(), 4),
+        (pa.int64(), 8),
+        (pa.list_(pa.int16()), 2),
+        (pa.string(), 8),
+    ],
+)
+def test_a_cell_counts_with_the_width_of_its_type(kind: pa.DataType, width: int, tmp_path: Path) -> None:
+    path = tmp_path / "table.parquet"
+    pq.write_table(pa.table({"a.b": pa.nulls(3, kind), "c": [1, 2, 3]}), path)
+    metadata = pq.read_metadata(path)
+    assert unpacking._width(metadata.schema.to_arrow_schema(), "a.b", metadata.schema.column(0)) == width

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from privopt.atomic_files import replace_file
 from privopt.commands import screen
-from privopt.commands.mistakes import Mistake, public_arguments
+from privopt.commands.mistakes import Mistake, public_arguments, require_given
 from privopt.json_values import json_value
 from privopt.ledger.account import Account
 from privopt.ledger.account_file import AccountFile
@@ -21,7 +21,7 @@ from privopt.ledger.ledger import SEEDED
 from privopt.ledger.statement import Line, Statement
 from privopt.printable import printable
 from privopt.public import Relation
-from privopt.report.words import number, several
+from privopt.report.words import at_most, number, several
 
 MOST_LINES = 20  # payments shown
 BAR, SHORT_BAR = 24, 10  # letters of a full bar
@@ -37,10 +37,10 @@ MEANING = {
 
 
 def create(
-    path: Path,
-    data_set: str,
-    epsilon: float,
-    delta: float,
+    path: Path | None,
+    data_set: str | None,
+    epsilon: float | None,
+    delta: float | None,
     relation: str,
     unit: Any,
     composition: Any,
@@ -51,6 +51,18 @@ def create(
     Raises:
         Mistake, AccountError: it cannot be.
     """
+    require_given(
+        {
+            "FILE": (path, "the file to make, such as budget.sqlite"),
+            "--data-set": (data_set, "your name of the data"),
+            "--epsilon": (epsilon, "the total epsilon of all fits together"),
+            "--delta": (delta, "the total delta of all fits together, well below 1 / n"),
+        }
+    )
+    assert path is not None
+    assert data_set is not None
+    assert epsilon is not None
+    assert delta is not None
     with public_arguments():
         account = Account.create(
             path,
@@ -190,12 +202,12 @@ def _terms(statement: Statement) -> list[tuple[str, str]]:
 
 
 def _left(terminal: Console, statement: Statement) -> list[tuple[str, str]]:
-    delta = number(statement.terms.budget.delta, 3)
+    delta = at_most(statement.left_delta)
     later = "; what was paid later is not shown" if statement.earlier else ""
     return [
         ("paid for", several(statement.fits, "fit") + later),
         ("budget", f"{_bar(terminal, 1 - statement.used, BAR)} {_percent(1 - statement.used)} is left"),
-        ("left", f"one more fit may have epsilon {number(statement.left, 3)} at delta {delta}"),
+        ("left", f"one more fit may have up to epsilon {at_most(statement.left)} at delta {delta}"),
     ]
 
 
@@ -217,7 +229,7 @@ def _history(terminal: Console, statement: Statement, *, everything: bool) -> No
             Text(printable(_short(payment.time))),
             Text(printable(payment.name) + mark),
             "" if line.is_mark else number(payment.epsilon, 3),
-            number(line.left, 3),
+            at_most(line.left),
             f"{_bar(terminal, share, SHORT_BAR)} {_percent(share)}",
         )
     terminal.print("Payments, and what each left", style="bold")

@@ -305,20 +305,40 @@ def _lines_of_code(source: str, tree: ast.Module) -> set[int]:
     return lines
 
 
+SECONDS_OF_A_SOLVER = 12  # measured on two cores
+
+
 def run(name: str | None, *, engine: EngineName, as_json: bool, as_markdown: bool) -> None:
-    """Print the map of a solver, or of all of them."""
-    if name is None:
-        # A process each: what one run left in a cache, the next would not enter.
-        with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
-            maps = list(pool.map(functools.partial(audit_map, engine=engine), SOLVERS))
-    else:
-        maps = [audit_map(name, engine=engine)]
+    """Print the map of a solver, or of all of them, each as soon as it is there."""
+    maps: list[AuditMap] = []
+    for found in (audit_map(name, engine=engine),) if name is not None else _every_map(engine):
+        maps.append(found)
+        if not (as_json or as_markdown):
+            sys.stdout.write(("\n" if len(maps) > 1 else "") + _text(found) + "\n")
+            sys.stdout.flush()
     if as_json:
         sys.stdout.write(json.dumps([found.to_dict() for found in maps], indent=2) + "\n")
     elif as_markdown:
         sys.stdout.write(markdown(maps))
-    else:
-        sys.stdout.write("\n\n".join(_text(found) for found in maps) + "\n")
+
+
+def _every_map(engine: EngineName) -> Iterator[AuditMap]:
+    """The maps of all solvers, in their order; how far it is, and how long it may take, is told on stderr."""
+    _tell(
+        f"running {len(SOLVERS)} solvers, each in a process of its own, about {SECONDS_OF_A_SOLVER} seconds per "
+        "solver; name one solver to have its map alone."
+    )
+    # A process each: what one run left in a cache, the next would not enter.
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
+        found = pool.map(functools.partial(audit_map, engine=engine), SOLVERS)
+        for place, (name, one) in enumerate(zip(SOLVERS, found, strict=True), 1):
+            _tell(f"{place} of {len(SOLVERS)} solvers: {name}")
+            yield one
+
+
+def _tell(sentence: str) -> None:
+    sys.stderr.write(f"privopt: {sentence}\n")
+    sys.stderr.flush()
 
 
 def _text(found: AuditMap) -> str:

@@ -8,12 +8,12 @@ from pathlib import Path
 from rich.console import Console
 
 from privopt.commands import model_directory, planning, resuming, screen
-from privopt.commands.mistakes import Mistake
+from privopt.commands.mistakes import GIVE_TABLE, Mistake, require_given
 from privopt.commands.options import FitOptions
 from privopt.commands.paying import Paying, account_for
 from privopt.commands.placing import settled_for
 from privopt.commands.tables import opened, units_of
-from privopt.commands.task import Estimator, Task
+from privopt.commands.task import Estimator, Task, needed_options
 from privopt.errors import PrivoptError
 from privopt.planning.plan import LEARNT_SHARE, Plan
 from privopt.report.kept import RELEASES_FILE
@@ -36,12 +36,19 @@ def run(
     Raises:
         Mistake, TableError, KeyProblem: something that was typed cannot be used; no record has been read.
     """
+    require_given(
+        {
+            "TABLE": (list(files), GIVE_TABLE),
+            "--output": (output, "the directory to write the model and its report to"),
+            **needed_options(options),
+        }
+    )
     directory = _free(output, overwrite=overwrite)
     if sign_key is not None:
         check_key(sign_key)
     task = Task.of(options)
     paying = Paying(account_for(options.account, options.data_set))
-    resumed = resuming.resumable_in(options.resume, options.seed, output=directory)
+    resumed = resuming.resumable_in(options.resume, options.random_state, output=directory)
     with _reserved(directory), resumed:
         table, terminal = opened(files, task), screen.console()
         n, how_n = units_of(table, files, task, terminal)
@@ -113,10 +120,9 @@ def _free(output: Path | None, *, overwrite: bool) -> Path:
     """The output directory, not in use yet.
 
     Raises:
-        Mistake: it is missing, a file, or holds something.
+        Mistake: it is a file, or holds something.
     """
-    if output is None:
-        raise Mistake("give --output: the directory to write the model and its report to.")
+    assert output is not None
     if output.exists() and not output.is_dir():
         raise Mistake(f"--output {str(output)!r} is a file: give a directory.")
     if not overwrite and output.is_dir() and any(output.iterdir()):

@@ -1,8 +1,9 @@
 """Which errors are the user's, and the sentence about them. A sentence never carries a cell of the table."""
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from privopt.errors import PrivoptError
 
@@ -57,6 +58,34 @@ def _raised_by_privopt(error: Exception) -> bool:
     return str(step.tb_frame.f_globals.get("__name__", "")).split(".")[0] == "privopt"
 
 
+GIVE_EPSILON = "how much anybody may learn about one unit; 1 is a common choice, smaller is more private"
+GIVE_DELTA = (
+    "the probability that the epsilon bound may fail, a number well below 1 / n, or 'auto' for 1 / n^2"
+)
+GIVE_SCHEMA = (
+    "a JSON file with the public range or levels of every column to be used; reading them off the table would not be "
+    "private"
+)
+GIVE_N = "under add-or-remove-one the number of units is private, so a public number is needed that no data set exceeds"
+GIVE_TABLE = "the CSV or Parquet file that holds the records, a folder, a glob or a URI"
+
+
+def require_given(needed: Mapping[str, tuple[Any, str]]) -> None:
+    """Name everything that is missing at once.
+
+    Args:
+        needed: by the name of an option or argument, what was given (None or empty where nothing was) and what it is.
+    Raises:
+        Mistake: something is missing.
+    """
+    missing = [
+        f"{name}: {meaning}" for name, (given, meaning) in needed.items() if given is None or given == []
+    ]
+    if missing:
+        together = missing[0] if len(missing) == 1 else "; ".join(missing[:-1]) + f"; and {missing[-1]}"
+        raise Mistake(f"give {together}.")
+
+
 def check_epsilon(epsilon: float | None) -> float:
     """The epsilon, positive; infinite for no privacy.
 
@@ -64,9 +93,7 @@ def check_epsilon(epsilon: float | None) -> float:
         Mistake: it is missing or not positive.
     """
     if epsilon is None:
-        raise Mistake(
-            "give --epsilon: how much anybody may learn about one unit; 1 is a common choice, smaller is more private."
-        )
+        raise Mistake(f"give --epsilon: {GIVE_EPSILON}.")
     if not epsilon > 0:
         raise Mistake(
             f"--epsilon must be positive, got {epsilon:g}: 1 is a common choice, smaller is more private."
@@ -86,10 +113,7 @@ def check_delta(delta: str | None, n: int) -> tuple[float, str]:
         Mistake: it is missing, no number, or not a probability above 0.
     """
     if delta is None:
-        raise Mistake(
-            "give --delta: the probability that the epsilon bound may fail, a number well below 1 / n, or 'auto' for "
-            "1 / n^2."
-        )
+        raise Mistake(f"give --delta: {GIVE_DELTA}.")
     if delta == "auto":
         return 1.0 / float(n) ** 2, "1 / n^2, which declares that n is public"
     try:

@@ -93,9 +93,6 @@ class SavedModel:
             "report": dataclasses.replace(self.report, model=None).to_dict(),  # the arrays are the model
         }
         arrays = {"coef": np.asarray(estimator.coef_), "intercept": np.asarray(estimator.intercept_)}
-        length = getattr(estimator, "typical_length_", None)
-        if length is not None:
-            arrays["typical_length"] = np.asarray(length)
         save_model(directory, arrays=arrays, document=document)
 
     def write_report(self, directory: Path) -> Path:
@@ -146,7 +143,8 @@ class SavedModel:
         _require_numbers(arrays, directory)
         try:
             encoder = TabularEncoder.from_document(document["encoder"])
-            estimator = _rebuilt(document["estimator"], arrays)
+            estimator = _rebuilt(document["estimator"], arrays, divided=_divides(document["report"]))
+            estimator.encoder_ = encoder
             report = PrivacyReport.from_dict(document["report"])
             target, sparse = str(document["target"]), bool(document["estimator"]["sparse"])
             report = dataclasses.replace(report, model=_summary(estimator, encoder))
@@ -158,6 +156,11 @@ class SavedModel:
                 "it again."
             ) from None
         return cls(encoder=encoder, estimator=estimator, target=target, report=report, sparse=sparse)
+
+
+def _divides(report: Mapping[str, Any]) -> bool:
+    """Whether scores are divided by each row's length: as the fit divided rows, if no older report names a length."""
+    return bool(report["divided_rows"]) and report.get("typical_length") is None
 
 
 def _require_numbers(arrays: Mapping[str, Any], directory: Path) -> None:
@@ -184,23 +187,15 @@ def _fits(estimator: Estimator) -> bool:
     return shape[:-1] == (outputs,) and np.size(estimator.intercept_) == outputs
 
 
-def _rebuilt(document: Mapping[str, Any], arrays: Mapping[str, Any]) -> Estimator:
-    """The fitted estimator, from its public arguments and released numbers.
-
-    Directories written before scores were linear hold no typical length: their scores are divided as they were.
-    """
-    coef, intercept, length = arrays["coef"], arrays["intercept"], arrays.get("typical_length")
+def _rebuilt(document: Mapping[str, Any], arrays: Mapping[str, Any], *, divided: bool) -> Estimator:
+    """The fitted estimator, from its public arguments and released numbers."""
+    coef, intercept = arrays["coef"], arrays["intercept"]
     stored: Mapping[str, Any] = document["arguments"]
     arguments = {RENAMED.get(name, name): value for name, value in stored.items()}
     arguments |= {name: tuple(arguments[name]) for name in PAIRS if arguments.get(name) is not None}
     estimator = CLASSES[document["class"]](**arguments)
     shape = Shape(width=coef.shape[-1], n=document["n"], by_user=False, is_sparse=document["sparse"])
-    estimator._restore(
-        shape,
-        coef,
-        intercept if intercept.ndim else float(intercept),
-        None if length is None else float(length),
-    )
+    estimator._restore(shape, coef, intercept if intercept.ndim else float(intercept), divided=divided)
     return estimator
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from privopt.commands.help_pages import typed_number
 from privopt.errors import ArgumentError
 
 MAX_RECORDS, WEIGHTING, QUANTILE = 100, "record", 0.5  # the first two as in `privopt.public`
@@ -36,6 +37,14 @@ class RelationName(StrEnum):
 
     REPLACE_ONE = "replace-one"
     ADD_OR_REMOVE_ONE = "add-or-remove-one"
+
+
+class MissingName(StrEnum):
+    """What becomes of missing cells."""
+
+    MIDPOINT = "midpoint"
+    ZERO = "zero"
+    INDICATOR = "indicator"
 
 
 class StorageName(StrEnum):
@@ -102,6 +111,11 @@ def place_option(name: str, text: str, **more: Any) -> Any:
     return _option(name, text, callback=on_this_machine, **more)
 
 
+def number_option(name: str, text: str, **more: Any) -> Any:
+    """An option that is a number, as it was typed: one too large for a computer is not taken for infinity."""
+    return _option(name, text, parser=typed_number, metavar="FLOAT", **more)
+
+
 SignKey = Annotated[
     Path | None, place_option("--sign-key", "File of an Ed25519 private key that signs what is written.")
 ]
@@ -118,6 +132,34 @@ RequireReplay = Annotated[
 ]
 Work = Annotated[
     float, typer.Option("--work", help="Processor seconds that a file may take.", min=1.0, max=1e6)
+]
+
+
+class EngineOption(StrEnum):
+    """What computes on the records."""
+
+    FAST = "fast"
+    REFERENCE = "reference"
+
+
+Tables = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TABLE...",
+        help="CSV or Parquet: a file, a folder, a glob in quotes, a URI. Several are one table.",
+        show_default=False,
+    ),
+]
+CountedTables = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TABLE]...",
+        help="As of `privopt fit`: its records, or users, are counted where --n is not given. None is needed with --n.",
+        show_default=False,
+    ),
+]
+ModelDirectory = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Model directory.", show_default=False, callback=on_this_machine)
 ]
 
 MOST_UNITS, MOST_ROWS = 10**12, 10**8
@@ -162,7 +204,8 @@ class Options(PlaceOptions):
     schema_name: Annotated[str | None, _option("--schema-name", "Which entry of the schema file.")] = None
     target: Annotated[str | None, _option("--target", "Column to predict; default: the schema's.")] = None
     epsilon: Annotated[
-        float | None, _option("--epsilon", "Privacy budget; 1 is common, less is more private. Required.")
+        float | None,
+        number_option("--epsilon", "Privacy budget; 1 is common, less is more private. Required."),
     ] = None
     delta: Annotated[
         str | None,
@@ -211,6 +254,14 @@ class Options(PlaceOptions):
     quantile: Annotated[
         float | None, _option("--quantile", f"Level, for --model quantile; default: {QUANTILE:g}.")
     ] = None
+    missing: Annotated[
+        MissingName,
+        typer.Option(
+            "--missing",
+            help="A missing cell: midpoint of its range; zero: its record counts as nothing; or midpoint and a feature "
+            "that says where.",
+        ),
+    ] = MissingName.MIDPOINT
     storage: Annotated[
         StorageName,
         typer.Option(
@@ -228,8 +279,8 @@ class Options(PlaceOptions):
     data_set: Annotated[
         str | None, _option("--data-set", "The owner's name of the data, which must be the account's.")
     ] = None
-    seed: Annotated[
-        int | None, _option("--seed", "Reproducible noise: the result is NOT PRIVATE.", min=0)
+    random_state: Annotated[
+        int | None, _option("--random-state", "Reproducible noise: the result is NOT PRIVATE.", min=0)
     ] = None
 
 
@@ -249,6 +300,20 @@ class FitOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """What was typed for `privopt check`; a field is an option, as in `Options`."""
+
+    schema: Annotated[
+        Path | None,
+        place_option("--schema", "JSON file with the columns' public ranges and levels. Required."),
+    ] = None
+    schema_name: Annotated[str | None, _option("--schema-name", "Which entry of the schema file.")] = None
+    show_values: Annotated[
+        bool, typer.Option("--show-values", help="Quote the most frequent cells that cannot be read.")
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class SynthesisOptions:
     """What was typed for `privopt synthesize`; a field is an option, as in `Options`."""
 
@@ -262,7 +327,8 @@ class SynthesisOptions:
         typer.Option("--workload", help="What rows shall be right about: 1-way, 2-way or 3-way marginals."),
     ] = "2-way"
     epsilon: Annotated[
-        float | None, _option("--epsilon", "Privacy budget; 1 is common, less is more private. Required.")
+        float | None,
+        number_option("--epsilon", "Privacy budget; 1 is common, less is more private. Required."),
     ] = None
     delta: Annotated[
         str | None,
@@ -313,8 +379,8 @@ class SynthesisOptions:
     data_set: Annotated[
         str | None, _option("--data-set", "The owner's name of the data, which must be the account's.")
     ] = None
-    seed: Annotated[
-        int | None, _option("--seed", "Reproducible noise: the result is NOT PRIVATE.", min=0)
+    random_state: Annotated[
+        int | None, _option("--random-state", "Reproducible noise: the result is NOT PRIVATE.", min=0)
     ] = None
     resume: _Resume = None
 

@@ -15,7 +15,7 @@ from privopt.ledger.account import Account
 from privopt.ledger.default_account import Policy, paying_account
 from privopt.ledger.statement import Statement
 from privopt.planning.plan import Plan
-from privopt.report.words import number, several
+from privopt.report.words import at_most, several
 
 _GOES_ON = "a run was begun in this folder: its releases are repeated, and only those that it lacks are made"
 
@@ -95,7 +95,7 @@ class Paying:
         statement = Statement.of(self.account.file)
         return (
             f"{100 * max(0.0, 1 - statement.used):.1f} % of its budget is left, enough for one more fit of epsilon "
-            f"{number(statement.left, 3)} at delta {number(statement.terms.budget.delta, 3)}"
+            f"{at_most(statement.left)} at delta {at_most(statement.left_delta)}"
         )
 
     @contextmanager

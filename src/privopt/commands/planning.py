@@ -10,16 +10,17 @@ from typing import Any
 from rich.console import Console
 
 from privopt.commands import screen
-from privopt.commands.mistakes import Mistake, check_delta
+from privopt.commands.mistakes import check_delta, require_given
 from privopt.commands.options import Options
 from privopt.commands.paying import Paying, account_for
 from privopt.commands.placing import Effort, place_rows, require_held, settled_for, tenth_rows
 from privopt.commands.tables import opened, placement_of, units_of
-from privopt.commands.task import Estimator, Task, named
+from privopt.commands.task import Estimator, Task, named, needed_options
 from privopt.engine.placement import Placement
 from privopt.planning import user_words
 from privopt.planning.plan import Plan
 from privopt.planning.user_caps import CapPrice
+from privopt.plans import Plans
 from privopt.public import Relation
 from privopt.report.words import number, several, several_or
 from privopt.solvers.registry import SOLVERS
@@ -40,10 +41,14 @@ def run(files: Sequence[str], options: Options, *, as_json: bool = False) -> Non
     Raises:
         Mistake, TableError: something that was typed cannot be used.
     """
-    if options.n is None and not files:
-        raise Mistake(
-            "give --n, the public number of records (of users with --group), or the table, to have them counted."
+    needed = needed_options(options)
+    if "--n" not in needed:
+        known = options.n if options.n is not None else list(files)
+        needed["--n"] = (
+            known,
+            "the public number of records (of users with --group), or the table, to have them counted",
         )
+    require_given(needed)
     task = Task.of(options)
     terminal = Console(stderr=True) if as_json else screen.console()
     n, how_n = options.n, "given by --n"
@@ -93,7 +98,7 @@ def announce(
 
 def _warnings(task: Task, plan: Plan) -> list[str]:
     """Why a fit by this plan would not be private."""
-    seed = task.options.seed
+    seed = task.options.random_state
     by_seed = [] if seed is None else [screen.NOT_PRIVATE_SEED.format(seed=seed)]
     return by_seed + ([] if plan.budget.is_private else [screen.NOT_PRIVATE_EPSILON])
 
@@ -180,9 +185,14 @@ def _cap_row(price: CapPrice) -> tuple[str, str]:
 
 def _show_others(terminal: Console, task: Task, estimator: Estimator, n: int) -> None:
     """What the other solvers would do, one line each."""
-    rows = [(other.solver, _short(other)) for other in _others(task, estimator, n)]
-    if rows:
-        screen.show_rows(terminal, "Other solvers (--solver NAME)", rows)
+    others = _others(task, estimator, n)
+    known = Plans(
+        (task.plan(estimator.set_params(solver="auto"), n), *others),
+        for_users=frozenset(other.solver for other in others if SOLVERS[other.solver]().is_for_users),
+    )
+    for heading, plans in known.others():
+        rows = [(other.solver, _short(other)) for other in plans]
+        screen.show_rows(terminal, f"{heading} (--solver NAME)", rows)
 
 
 def _short(plan: Plan) -> str:

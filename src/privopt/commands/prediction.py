@@ -5,7 +5,7 @@ from pathlib import Path
 
 from privopt.commands import screen
 from privopt.commands.limits import limited
-from privopt.commands.mistakes import Mistake
+from privopt.commands.mistakes import GIVE_TABLE, Mistake, require_given
 from privopt.commands.model_directory import SavedModel
 from privopt.commands.options import WORK
 from privopt.engine.placement import Placement
@@ -15,15 +15,22 @@ from privopt.tables.schema import Schema
 from privopt.tables.table import Table
 
 
-def run(directory: Path, files: Sequence[str], *, output: Path | None) -> None:
+def run(directory: Path | None, files: Sequence[str], *, output: Path | None) -> None:
     """Write one prediction for each row; memory does not grow with the table.
 
     Raises:
         Mistake, TableError: something that was typed cannot be used.
         DataUnavailable: a file has changed meanwhile; nothing is written.
     """
-    if output is None:
-        raise Mistake("give --output: the Parquet file to write the predictions to.")
+    require_given(
+        {
+            "DIR": (directory, "the model directory"),
+            "TABLE": (list(files), GIVE_TABLE),
+            "--output": (output, "the Parquet file to write the predictions to"),
+        }
+    )
+    assert directory is not None
+    assert output is not None
     if output.suffix.lower() not in (".parquet", ".pq"):
         raise Mistake(f"--output {str(output)!r} must end in .parquet: predictions are written as Parquet.")
     if not output.resolve().parent.is_dir():

@@ -23,7 +23,7 @@ def resumable_in(
         return contextlib.nullcontext()
     if seed is not None:
         raise Mistake(
-            "--resume cannot be given with --seed: the same noise would be drawn again. Leave out one of them."
+            "--resume cannot be given with --random-state: the same noise would be drawn again. Leave out one of them."
         )
     if folder.resolve().is_relative_to(output.resolve()):
         raise Mistake(

@@ -18,8 +18,8 @@ from privopt.printable import printable
 from privopt.report.words import duration, number, several, several_or, size
 
 NOT_PRIVATE_SEED = (
-    "NOT PRIVATE: the noise comes from --seed {seed}; whoever knows or guesses it can subtract the noise. Use a seed "
-    "to test, never for a model that leaves your hands."
+    "NOT PRIVATE: the noise comes from --random-state {seed}; whoever knows or guesses it can subtract the noise. Use "
+    "a seed to test, never for a model that leaves your hands."
 )
 MOST_TEXT = 10_000  # letters of a line
 NOTHING_SPENT = "Nothing was spent: no release was made."

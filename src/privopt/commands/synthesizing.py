@@ -13,17 +13,23 @@ from rich.console import Console
 
 from privopt.atomic_files import replace_file
 from privopt.commands import resuming, screen
-from privopt.commands.mistakes import Mistake, check_delta, check_epsilon, public_arguments
+from privopt.commands.mistakes import (
+    GIVE_TABLE,
+    Mistake,
+    check_delta,
+    check_epsilon,
+    public_arguments,
+    require_given,
+)
 from privopt.commands.options import MAX_RECORDS, SynthesisOptions
 from privopt.commands.paying import Paying, account_for
 from privopt.commands.planning import MEANING, PUBLIC_NUMBER
-from privopt.commands.task import named
+from privopt.commands.task import named, needed_options
 from privopt.data.user_keys import user_count
 from privopt.engine.placement import Placement
 from privopt.estimators import table_source
 from privopt.estimators.synthetic_data import SyntheticData, SyntheticError
 from privopt.planning.plan import Plan
-from privopt.public import Relation
 from privopt.report.words import number, several
 from privopt.tables.io import PARQUET
 from privopt.tables.places import located, shown_name
@@ -45,19 +51,22 @@ def run(
     Raises:
         Mistake, TableError, KeyProblem: something that was typed cannot be used; no record has been read.
     """
+    require_given(
+        {
+            "TABLE": (list(files), GIVE_TABLE),
+            "--output": (output, "the Parquet file to write the synthetic rows to"),
+            **needed_options(options),
+        }
+    )
+    assert options.schema is not None
     file = _free(output, overwrite=overwrite)
     if sign_key is not None:
         check_key(sign_key)
     check_epsilon(options.epsilon)
     check_delta(options.delta, 2)
-    if options.schema is None:
-        raise Mistake(
-            "give --schema: a JSON file with the public range or levels of every column; reading them off the table "
-            "would not be private."
-        )
     schema = Schema.from_json(options.schema, options.schema_name)
     paying = Paying(account_for(options.account, options.data_set))
-    with resuming.resumable_in(options.resume, options.seed, output=file):
+    with resuming.resumable_in(options.resume, options.random_state, output=file):
         _synthesise(files, schema, options, paying, file, sign_key)
 
 
@@ -80,7 +89,7 @@ def _synthesise(
             groups = tuple(options.group) if options.group else None
             data.fit(table, groups=groups, observer=paying.observing(advance))
         paying.fitted = True
-        rows = data.sample(options.rows, random_state=options.seed)
+        rows = data.sample(options.rows, random_state=options.random_state)
         file, reports = _write(terminal, file, rows, data)
         signature_beside(reports[1]).unlink(missing_ok=True)  # of rows that stood here before
         if sign_key is not None:
@@ -104,7 +113,7 @@ def _estimator(schema: Schema, options: SynthesisOptions, n: int) -> SyntheticDa
             engine=options.engine,  # pyright: ignore[reportArgumentType]  # refused where it is another word
             columns=options.column,
             bins=options.bins,
-            random_state=options.seed,
+            random_state=options.random_state,
             max_records_per_user=MAX_RECORDS if options.max_records is None else options.max_records,
         )
 
@@ -119,11 +128,6 @@ def _units(table: Table, files: Sequence[str], schema: Schema, options: Synthesi
         if options.n < 2:
             raise Mistake(f"--n must be at least 2, got {options.n}: fewer hide nobody.")
         return options.n, "given by --n"
-    if Relation.parse(options.relation) is Relation.ADD_OR_REMOVE_ONE:
-        raise Mistake(
-            "give --n: under add-or-remove-one the number of units is private, so a public number is needed that no "
-            "data set exceeds."
-        )
     if not options.group:
         n, how = table_source.rows_of(table), "the table's rows"
     else:
@@ -162,8 +166,8 @@ def _announce(
         *paying.announce(plan),
     ]
     screen.show_rows(terminal, "Plan, made before any record is read", rows)
-    if options.seed is not None:
-        screen.warn(terminal, screen.NOT_PRIVATE_SEED.format(seed=options.seed))
+    if options.random_state is not None:
+        screen.warn(terminal, screen.NOT_PRIVATE_SEED.format(seed=options.random_state))
     if not plan.budget.is_private:
         screen.warn(terminal, screen.NOT_PRIVATE_EPSILON)
     return plan
@@ -193,10 +197,9 @@ def _free(output: Path | None, *, overwrite: bool) -> Path:
     """The file to write, not there yet, in a folder that can be written to.
 
     Raises:
-        Mistake: it is missing, of another form, there already, or cannot be written.
+        Mistake: it is of another form, there already, or cannot be written.
     """
-    if output is None:
-        raise Mistake("give --output: the Parquet file to write the synthetic rows to.")
+    assert output is not None
     if output.suffix.lower() not in PARQUET:
         raise Mistake(f"--output {str(output)!r} must end in .parquet: rows are written as Parquet.")
     if output.exists() and not (overwrite and output.is_file()):

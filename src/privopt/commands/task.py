@@ -4,8 +4,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from privopt.commands.mistakes import Mistake, check_delta, check_epsilon, public_arguments
-from privopt.commands.options import MAX_RECORDS, QUANTILE, WEIGHTING, Options
+from privopt.commands.mistakes import (
+    GIVE_DELTA,
+    GIVE_EPSILON,
+    GIVE_N,
+    GIVE_SCHEMA,
+    Mistake,
+    check_delta,
+    check_epsilon,
+    public_arguments,
+    require_given,
+)
+from privopt.commands.options import MAX_RECORDS, QUANTILE, WEIGHTING, Options, SynthesisOptions
 from privopt.estimators.classifiers import LinearSVC, LogisticRegression
 from privopt.estimators.regressors import (
     HuberRegressor,
@@ -77,14 +87,9 @@ class Task:
         Raises:
             Mistake, TableError: something is missing or does not fit.
         """
+        require_given(needed_options(options))
         epsilon = check_epsilon(options.epsilon)
         check_delta(options.delta, 2)
-        relation = Relation.parse(options.relation)
-        if relation is Relation.ADD_OR_REMOVE_ONE and options.n is None:
-            raise Mistake(
-                "give --n: under add-or-remove-one the number of units is private, so a public number is needed "
-                "that no data set exceeds."
-            )
         if options.n is not None and options.n < 2:
             raise Mistake(f"--n must be at least 2, got {options.n}: a mean over fewer hides nobody.")
         if options.solver not in ("auto", *SOLVERS):
@@ -96,11 +101,7 @@ class Task:
             raise Mistake(
                 "--quantile is the level of a quantile regression: ask for one with --model quantile."
             )
-        if options.schema is None:
-            raise Mistake(
-                "give --schema: a JSON file with the public range or levels of every column to be used; reading them "
-                "off the table would not be private."
-            )
+        assert options.schema is not None
         schema = Schema.from_json(options.schema, options.schema_name)
         if options.target is None and schema.target is None:
             raise Mistake("give --target, the column to predict: the schema names none.")
@@ -110,7 +111,8 @@ class Task:
             raise Mistake(f"--group and --target both name {target.column!r}.")
         features = schema.feature_columns(target=target.column)
         names = [column.name for column in features if column.name not in groups]
-        encoder = TabularEncoder(schema, target=target.column, features=names)
+        missing = str(options.missing)
+        encoder = TabularEncoder(schema, target=target.column, features=names, missing=missing)
         if not names:
             raise Mistake("no feature is left: the schema describes only the target and the group column.")
         if options.storage in INTEGER_STORAGES and encoder.is_sparse:
@@ -157,8 +159,9 @@ class Task:
             "relation": str(options.relation),
             "n": options.n,
             "solver": options.solver,
-            "random_state": options.seed,
+            "random_state": options.random_state,
             "storage": str(options.storage),
+            "missing": str(options.missing),
             **_users(options),
         }
         if self.target.classes is not None:
@@ -188,6 +191,17 @@ class Task:
             return ()
         with public_arguments():
             return estimator.compare_caps(n_features=self.encoder.n_features_out_, n=n)
+
+
+def needed_options(options: Options | SynthesisOptions) -> dict[str, tuple[Any, str]]:
+    """The options that every fit and synthesis needs, for `require_given`."""
+    is_counted = Relation.parse(options.relation) is Relation.REPLACE_ONE
+    return {
+        "--schema": (options.schema, GIVE_SCHEMA),
+        "--epsilon": (options.epsilon, GIVE_EPSILON),
+        "--delta": (options.delta, GIVE_DELTA),
+        **({} if is_counted else {"--n": (options.n, GIVE_N)}),
+    }
 
 
 def named(columns: Sequence[str]) -> str:

@@ -12,8 +12,10 @@ from privopt.curator import loops
 from privopt.curator.base import Curator
 from privopt.curator.feeds import Feed
 from privopt.curator.handles import Held, HiddenMean, Stream, StreamRequest
-from privopt.curator.local import LocalCurator
+from privopt.curator.local import LocalCurator, PointDraw
 from privopt.data.blocks import block_assignment
+from privopt.data.groups import GroupDraw
+from privopt.data.places import GivenPlaces, Places
 from privopt.data.units import Units
 from privopt.engine.protocol import Engine, EngineName
 from privopt.ledger.payer import Payer
@@ -22,6 +24,7 @@ from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.queries.base import MeanQuery, Query, Scalar
+from privopt.queries.lots import QueryType, without_lot
 from privopt.queries.of_records import ArgminQuery, PassQuery
 
 
@@ -48,13 +51,18 @@ class Audit(Curator):
         noise: NoiseSource | None = None,
         understate: float = 0.0,
         engine: EngineName = "fast",
+        place: int | None = None,
     ) -> None:
-        """Open the audit; `understate` shrinks every sensitivity by that fraction, to show that the audit notices."""
+        """Open the audit; `understate` shrinks every sensitivity by that fraction, to show that the audit notices.
+
+        Where one side has a unit more, `place` is its position there; None is the last. What is drawn for the units
+        that both sides have is the same on both, wherever they stand: lots, samples, groups and orders.
+        """
         self._noise = NoiseSource() if noise is None else noise
         self._left = LocalCurator(left, ledger, noise=self._noise, engine=engine)
         self._right = LocalCurator(right, Unlimited(ledger.relation), noise=self._noise, engine=engine)
         super().__init__(left.public, ledger, self._left.transcript)
-        self._understate = understate
+        self._understate, self._place = understate, place
         self.moves: list[tuple[str, float]] = []
         self.asked: list[Query] = []
         self.added: list[tuple[Mechanism, NDArray[np.float64]]] = []
@@ -84,7 +92,11 @@ class Audit(Curator):
         positions = max(side.private_positions for side in (self._left, self._right))
         private_draw = self._left.draw_points(groups, sample, positions)
         for side in (self._left, self._right):
-            side.hold_as(handle, query, *private_draw)
+            private_gone = self._gone(side)
+            private_kept = (
+                private_draw if private_gone is None else _points_without(private_gone, *private_draw)
+            )
+            side.hold_as(handle, self._for_side(query, side), *private_kept)
         return handle
 
     def hold_mean(self, query: MeanQuery) -> HiddenMean:
@@ -100,7 +112,8 @@ class Audit(Curator):
         return self._left.private_value(query, sampling, private_draw)
 
     def _same_units(self, ledger: Payer) -> Self:
-        return self._pair(self._left.same_units(ledger), self._right.same_units(self._right.ledger), ledger)
+        sides = self._left.same_units(ledger), self._right.same_units(self._right.ledger)
+        return self._pair(*sides, ledger, self._place)
 
     def _disjoint_units(
         self, sizes: Sequence[int], ledgers: Sequence[Payer], in_order: bool
@@ -112,25 +125,60 @@ class Audit(Curator):
         parts = block_assignment(self.public, sizes, generator, private_count=private_count)
         return [
             self._pair(
-                self._left.some_units(private_places, size, ledger),
-                self._right.some_units(private_places, size, self._right.ledger),
+                self._left.some_units(self._places(self._left, private_places), size, ledger),
+                self._right.some_units(self._places(self._right, private_places), size, self._right.ledger),
                 ledger,
+                self._place_within(private_places),
             )
             for (private_places, size), ledger in zip(parts, ledgers, strict=True)
         ]
 
     def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> Self:
         left, right = (side.mapped_units(row_map, row_bound) for side in (self._left, self._right))
-        return self._pair(left, right, self.ledger)
+        return self._pair(left, right, self.ledger, self._place)
 
-    def _pair(self, left: LocalCurator, right: LocalCurator, ledger: Payer) -> Self:
+    def _pair(self, left: LocalCurator, right: LocalCurator, ledger: Payer, place: int | None) -> Self:
         """An audit of other units of both sides that shares what this one keeps."""
         child = object.__new__(type(self))
         Curator.__init__(child, left.public, ledger, self.transcript)
         child._noise, child._left, child._right = self._noise, left, right
-        child._understate, child.moves = self._understate, self.moves
+        child._understate, child._place, child.moves = self._understate, place, self.moves
         child.asked, child.added = self.asked, self.added
         return child
+
+    def _gone(self, side: LocalCurator) -> int | None:
+        """The position of the unit that this side lacks and the other one has; None if it lacks none."""
+        counts = [one.private_engine.private_count for one in (self._left, self._right)]
+        if side.private_engine.private_count == max(counts):
+            return None
+        return min(counts) if self._place is None else self._place
+
+    def _for_side(self, query: QueryType, side: LocalCurator) -> QueryType:
+        """The query for one side: a unit that is gone has taken its lot along."""
+        private_gone = self._gone(side)
+        return query if private_gone is None else without_lot(query, private_gone)
+
+    def _drawn(self, side: LocalCurator, private_draw: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
+        """Where the units stand on this side that were drawn at some positions."""
+        private_gone = self._gone(side)
+        if private_draw is None or private_gone is None:
+            return private_draw
+        private_kept = private_draw[private_draw != private_gone]
+        private_kept = private_kept - (private_kept > private_gone)
+        return private_kept[private_kept < side.private_engine.private_count]
+
+    def _places(self, side: LocalCurator, private_places: Places) -> Places:
+        """Where the units of a block stand on this side."""
+        if self._gone(side) is None:
+            return private_places
+        private_most = max(one.private_engine.private_count for one in (self._left, self._right))
+        private_kept = self._drawn(side, private_places.within(0, private_most))
+        assert private_kept is not None
+        return GivenPlaces(private_kept)
+
+    def _place_within(self, private_places: Places) -> int | None:
+        """Where in a block the unit stands that one side lacks."""
+        return None if self._place is None else int(private_places.before([self._place])[0])
 
     def _draw(self, sampling: Sampling) -> NDArray[np.int64] | None:
         """Positions of whichever side has more units."""
@@ -143,7 +191,7 @@ class Audit(Curator):
         """The left value; how far the right one is from it goes into `moves`. Both sides draw the same lots."""
         query = self._left.with_lots(query)
         left, right = (
-            side.private_value(query, sampling, _held(side, private_draw))
+            side.private_value(self._for_side(query, side), sampling, self._drawn(side, private_draw))
             for side in (self._left, self._right)
         )
         moved = distance(np.asarray(left), np.asarray(right), query.norm)
@@ -246,9 +294,20 @@ class Audit(Curator):
         return self._iterate_eagerly(step, state, times, slots, feeds)
 
 
-def _held(side: LocalCurator, private_draw: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
-    """Those of the drawn positions at which this side has a unit."""
-    return None if private_draw is None else private_draw[private_draw < side.private_engine.private_count]
+def _points_without(
+    private_gone: int, private_draw: PointDraw, private_sample: NDArray[np.bool_] | None
+) -> tuple[PointDraw, NDArray[np.bool_] | None]:
+    """How points are kept where a unit is gone; in an order its point is absent, behind all others."""
+    if isinstance(private_draw, GroupDraw):
+        private_groups = np.delete(private_draw.private_groups, private_gone)
+        private_seeds = np.delete(private_draw.private_seeds, private_gone)
+        kept = GroupDraw(count=private_draw.count, private_groups=private_groups, private_seeds=private_seeds)
+        return kept, private_sample
+    private_order = private_draw - (private_draw > private_gone)
+    private_order[private_draw == private_gone] = len(private_draw) - 1
+    if private_sample is not None:
+        private_sample = np.append(np.delete(private_sample, private_gone), private_sample[private_gone])
+    return private_order, private_sample
 
 
 def distance(left: NDArray[Any], right: NDArray[Any], norm: str) -> float:

@@ -77,7 +77,7 @@ class Curator(StreamKeeper):
         require_double_precision()
         loops.require_fit(query, mechanism, sampling, self.public)
         self._require_answer(type(query))
-        price = mechanism.event()
+        price, about = mechanism.event(), query.about
         event = sampling.event(price)
         sensitivity = self._sensitivity(query, sampling)
         checked_sensitivity(sensitivity, noisy=price != NonPrivateEvent())
@@ -85,7 +85,8 @@ class Curator(StreamKeeper):
         self.ledger.charge(query.name, event)
         with self._paid_for([(query.name, mechanism, event, sampling)]):
             released = self._answer(query, mechanism, sampling, sensitivity)
-            self._record(query.name, mechanism, event, sampling, [sensitivity], np.asarray(released)[None])
+            released_once = np.asarray(released)[None]
+            self._record(query.name, mechanism, event, sampling, [sensitivity], released_once, about=about)
         self._observe(query.name, 1)
         return as_jax(released)
 
@@ -184,7 +185,7 @@ class Curator(StreamKeeper):
         Returns:
             The handle that a `StatisticOfHeld` names them by. The points are kept in a secret random order.
         Privacy:
-            Of a drawn block max(n, its private number of units) rows are kept, which shows in memory and time only.
+            Of a drawn block `most_units` rows are kept, which is public; it has more with a probability below 1e-12.
         Raises:
             ValueError: there are no such groups.
         """
@@ -406,6 +407,7 @@ class Curator(StreamKeeper):
         sensitivities: Any,
         released: NDArray[Any],
         scales: Sequence[float] | NDArray[np.float64] | None = None,
+        about: Any = None,
     ) -> None:
         sensitivity = np.asarray(sensitivities, np.float64).reshape(-1)
         scale = None if scales is None else np.asarray(scales, np.float64)
@@ -425,6 +427,7 @@ class Curator(StreamKeeper):
                 lineage=self.lineage,
                 under=self.under,
                 exact=self._is_exact(mechanism),
+                about=about,
             )
         )
 

@@ -1,6 +1,5 @@
 """What a solver holds of secret state: handles that name it and contain nothing."""
 
-import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from privopt.data.groups import check_groups
 from privopt.errors import PrivoptError
 from privopt.mechanisms.base import AnswerScales, HiddenState, StreamMechanism
 from privopt.mechanisms.tested_samples import TestedSamples
+from privopt.process import this_process
 from privopt.public import Public, Relation
 from privopt.queries.base import MeanQuery, Query
 from privopt.queries.lots import LotSum
@@ -211,10 +211,10 @@ class OpenStream(HiddenState):
         self.state, self.scales = state, scales
         self.entered = Entered()
         self.sample = SampleTurn()
-        self._turn, self._process, self._broken = threading.Lock(), os.getpid(), False
+        self._turn, self._process, self._broken = threading.Lock(), this_process(), False
 
     def __enter__(self) -> None:
-        if os.getpid() != self._process:
+        if this_process() != self._process:
             raise RuntimeError(
                 "this stream was opened in another process, and its noise must not be used twice: ask in the process "
                 "that opened it, or open, and pay for, another."

@@ -13,6 +13,7 @@ import json
 import os
 import stat
 import struct
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from privopt.atomic_files import keep_names
 from privopt.errors import AccountError, ArgumentError, DataUnavailable
 from privopt.ledger.claims import Claim
+from privopt.process import this_process
 
 FORMAT = 3
 _LENGTHS = struct.Struct("<QQ8s")  # of a line's header and of its array, in bytes, and a hash of these
@@ -55,7 +57,7 @@ class Journal:
         self._hashes = [b""]  # of no line, and of each line
         self.ended = False
         self._position = 0
-        self._owner = os.getpid()
+        self._owner, self._thread = this_process(), threading.get_ident()
         handle = open_own(path)
         self._file: BinaryIO = open(handle, "r+b", buffering=0)  # noqa: PTH123, SIM115  # a handle, kept open
         self._mark: int | None = None
@@ -91,10 +93,15 @@ class Journal:
                 f"the run of {str(self.path)!r} came to its end, and what it would release now is none of what it "
                 "released: this is not the program that was stopped. Give a folder of its own."
             )
-        if os.getpid() != self._owner:
+        if this_process() != self._owner:
             raise DataUnavailable(
                 "a run that is to be resumed belongs to the process that began it: what this forked process computed "
                 "was shown to nobody."
+            )
+        if threading.get_ident() != self._thread:
+            raise DataUnavailable(
+                "a run that is to be resumed belongs to the thread that began it, since its releases are repeated in "
+                "their order: what this thread computed was shown to nobody."
             )
         values = np.asarray(values, order="C")
         described = {**header, "dtype": values.dtype.str, "shape": list(values.shape)}

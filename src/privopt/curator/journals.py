@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import stat
+import threading
 from collections.abc import Generator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -19,15 +20,35 @@ from privopt.errors import ArgumentError, DataUnavailable
 from privopt.ledger.account import Account
 from privopt.ledger.default_account import paying_account
 from privopt.mechanisms.noise import KEPT_CHOICE
+from privopt.process import Process, this_process
+
+DATA = "name of the data"
+
+
+def _here() -> tuple[Process, int]:
+    return this_process(), threading.get_ident()
 
 
 @dataclass
 class Journals:
-    """The journals of the runs that are made in one folder, in their order."""
+    """The journals of the runs that one thread makes in one folder, in their order.
+
+    Attributes:
+        folder: where they are.
+        data: what their user calls the data of all of them; None where an account or their files name them.
+        made: those of the runs so far.
+        owner: the process and the thread that they belong to.
+    """
 
     folder: Path
+    data: str | None = None
     made: list[Journal] = field(default_factory=list["Journal"])
-    owner: int = field(default_factory=os.getpid)
+    owner: tuple[Process, int] = field(default_factory=_here)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the thread that they belong to: contexts are copied to others, and to forked children."""
+        return self.owner == _here()
 
     def next(self) -> Journal:
         """The journal of the next run."""
@@ -55,15 +76,15 @@ class Journals:
         """What says where the units of the next run stand, see `Standing`."""
         return Standing(origin, laid_out, kept_layout(self.path))
 
-    def users_key(self) -> bytes:
-        """The key that lays out the users of the next run."""
-        return users_key(self.path)
+    def users_key(self) -> bytes | None:
+        """The key that lays out the users of the next run; None in another thread, whose runs are not kept."""
+        return users_key(self.path) if self.is_here else None
 
     def close(self) -> None:
         """Close the journals. A key of a run that was not begun has laid out what nobody asked: it is deleted."""
         for journal in self.made:
             journal.close()
-        if os.getpid() == self.owner and not self.path.exists():
+        if self.is_here and not self.path.exists():
             with contextlib.suppress(DataUnavailable):
                 forget_keys(self.path)
 
@@ -78,8 +99,9 @@ _ASKED: ContextVar[Mapping[str, str] | None] = ContextVar("privopt_asked", defau
 
 
 def journals() -> Journals | None:
-    """Where the runs of this context keep their releases; None where nobody asked for that."""
-    return _JOURNALS.get()
+    """Where the runs of this context keep their releases; None where nobody asked for that, or in another thread."""
+    kept = _JOURNALS.get()
+    return kept if kept is not None and kept.is_here else None
 
 
 def asked() -> Mapping[str, str]:
@@ -104,7 +126,7 @@ def asking(arguments: Mapping[str, Any], account: Account | None) -> Generator[N
     told = {name: digest(value) for name, value in arguments.items()}
     before = kept.begun()
     if before is not None:
-        require_same(kept.path, {**versions(), "account": account_named(account)}, before)
+        require_same(kept.path, {**versions(), "account": account_named(account), DATA: kept.data}, before)
         require_same(kept.path, told, before["arguments"])
     token = _ASKED.set(told)
     try:
@@ -144,8 +166,26 @@ def require_same(path: Path, asked_for: Mapping[str, Any], stated: Mapping[str, 
             )
 
 
+def require_named(kept: Journals, account: Account | None, origin: str) -> None:
+    """Refuse a run of which nothing says whose data it is: with another's journal it would release other people's.
+
+    Args:
+        kept: where its journal would be.
+        account: that pays for it.
+        origin: what its records are read from; empty for arrays.
+    Raises:
+        ArgumentError: nothing does; nothing was paid or read.
+    """
+    if account is None and kept.data is None and not origin and "files" not in asked():
+        raise ArgumentError(
+            "a run on arrays that no account pays for cannot be resumed: fits in another order would be taken for one "
+            "another, and release some people twice. Give the account of the data (account=), name them, as in "
+            "resumable(folder, data='patients 2026'), or read them from files (Table.open)."
+        )
+
+
 @contextlib.contextmanager
-def resumable(folder: str | Path) -> Generator[None]:
+def resumable(folder: str | Path, *, data: str | None = None) -> Generator[None]:
     """Around fits and solves that go on where they were stopped, when the same program is started again.
 
     Every release is on disk before the solver sees it. After a crash, a power cut or `kill -9` the same calls with the
@@ -158,11 +198,14 @@ def resumable(folder: str | Path) -> Generator[None]:
             what was released, the names of what was asked, and while a run is under way that cuts units into blocks, or
             is of users, the keys of its cuts and of where its users stand, which are secrets; the data are not in it.
             One process at a time uses it.
+        data: what you call the data set that all runs inside are of, where neither an account pays for them nor files
+            are read: a name of your choice, written to the folder. A run under another name is refused. Give the runs
+            of each data set a folder of their own: by one name they count as of the same people.
     Raises:
         ArgumentError: it cannot be used, or is in use by another process. Inside, a run is refused that is not the one
-            that was stopped, whose noise comes from a seed, or that keeps secrets which are lost with the process:
-            streams, held points, and blocks of arrays, or of more users than one part holds that were opened before the
-            block was entered, or for a run before this one.
+            that was stopped, that is of arrays without a name or an account, whose noise comes from a seed, or that
+            keeps secrets which are lost with the process: streams, held points, and blocks of arrays, or of more users
+            than one part holds that were opened before the block was entered, or for a run before this one.
         AccountError: inside, a run of which another copy of the folder went on.
     Privacy:
         A repeated release is charged to the run's ledger as it was; so what is repeated and what is new add up to the
@@ -178,9 +221,9 @@ def resumable(folder: str | Path) -> Generator[None]:
         >>> features = np.linspace(-1.0, 1.0, 200)[:, None]
         >>> model = privopt.LogisticRegression(epsilon=1.0, delta=1e-6, bounds=(-1.0, 1.0), classes=[0, 1])
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with privopt.resumable(folder):
+        ...     with privopt.resumable(folder, data="made up"):
         ...         first = model.fit(features, features[:, 0] > 0).coef_
-        ...     with privopt.resumable(folder):
+        ...     with privopt.resumable(folder, data="made up"):
         ...         again = model.fit(features, features[:, 0] > 0).coef_
         >>> bool(first == again)
         True
@@ -193,7 +236,10 @@ def resumable(folder: str | Path) -> Generator[None]:
         raise ArgumentError(
             f"the folder {str(path)!r} cannot be used: {(error.strerror or '').lower()}."
         ) from None
-    kept = Journals(path)
+    name: Any = data
+    if name is not None and (not isinstance(name, str) or not name.strip()):
+        raise ArgumentError(f"data must be a name for the data set, such as 'patients 2026', got {data!r}.")
+    kept = Journals(path, data)
     try:
         require_own(path, os.fstat(handle), stat.S_ISDIR)
         try:

@@ -28,6 +28,7 @@ from privopt.data.participants import poisson_positions, takes_everybody
 from privopt.data.places import Places
 from privopt.data.units import Units
 from privopt.engine.choose import engine_on
+from privopt.engine.drawn_rows import most_units
 from privopt.engine.protocol import Engine, EngineName
 from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
@@ -124,8 +125,8 @@ class LocalCurator(Curator):
 
     @property
     def private_positions(self) -> int:
-        """How many points units have, absent ones included: n, or more in a drawn block."""
-        return max(self.public.n, self.private_engine.private_count)
+        """How many points units have, absent ones included, see `most_units`."""
+        return max(most_units(self.public), self.private_engine.private_count)
 
     def draw_points(
         self, groups: int | None, sample: Stream | None, positions: int
@@ -315,7 +316,6 @@ class LocalCurator(Curator):
             slots,
             feeds,
             public=self.public,
-            private_count=self.private_engine.private_count,
             draws=scan.SecretDraws(self._noise, self.private_engine, open_feeds, self._noting_floats),
             observe=self._observe,
         )

@@ -119,7 +119,6 @@ class Recorded(Curator):
             slots,
             feeds,
             public=self.public,
-            private_count=self.public.n,
             draws=RecordedDraws(recorded, self.public.d, self.transcript.exact_noise),
             observe=self._observe,
         )

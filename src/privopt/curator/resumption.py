@@ -11,7 +11,15 @@ import numpy as np
 from privopt.curator.cuts import Assigned, Cuts
 from privopt.curator.digests import digest
 from privopt.curator.journal import Journal
-from privopt.curator.journals import account_named, asked, journals, require_same, versions
+from privopt.curator.journals import (
+    DATA,
+    account_named,
+    asked,
+    journals,
+    require_named,
+    require_same,
+    versions,
+)
 from privopt.curator.local import LocalCurator
 from privopt.curator.resumed import ResumedCurator, refusal
 from privopt.data.units import Units
@@ -53,6 +61,7 @@ class Resumption:
         of: Mapping[str, Any] | None,
         seeded: bool,
         exact: bool,
+        origin: str,
     ) -> "Resumption | None":
         """The resumption of a run in this context; None where nobody asked for one. Nothing is paid or read.
 
@@ -66,6 +75,7 @@ class Resumption:
                 be resumed.
             seeded: whether its randomness comes from a seed.
             exact: whether its noise is exact.
+            origin: what its records are read from, if that is known yet; empty for arrays.
         Raises:
             ArgumentError: it cannot be resumed, or the journal is that of another run.
             AccountError: the account has counted lines of this run that are not in the journal.
@@ -79,10 +89,12 @@ class Resumption:
             raise ArgumentError(
                 "a run from a seed cannot be resumed: the same noise would be drawn again. Leave out random_state."
             )
+        require_named(kept, account, origin)
         solved = {what: digest(value) for what, value in of.items()}
         terms = {
             **versions(),
             "account": account_named(account),
+            DATA: kept.data,
             "epsilon": float(budget.epsilon),
             "delta": float(budget.delta),
             "kind of noise": "exact" if exact else "float",

@@ -44,6 +44,7 @@ class Run:
         engine: what computes on units, see `LocalCurator`.
         of: what is solved and how, by name, for a run that may go on from a journal, see `journals.resumable`: the
             one that was stopped must have been of the same. None for one that may not, since it holds points.
+        origin: what the records are read from, where that is known before the run, see `Units.origin`.
     Raises:
         ArgumentError: a folder for resumption was named, and this run cannot be resumed, or is not the one in it.
         ValueError: the plan has noise that cannot be drawn exactly; nothing was paid, and no data has been read.
@@ -64,6 +65,7 @@ class Run:
         seeded: bool = False,
         engine: EngineName = "fast",
         of: Mapping[str, Any] | None = None,
+        origin: str = "",
     ) -> None:
         if noise.exact:
             require_drawable(event)
@@ -71,7 +73,15 @@ class Run:
         self.seeded = seeded or noise.seeded
         self._account = paying_account(account)
         self._resumption = Resumption.here(
-            name, event, budget, public, self._account, of=of, seeded=self.seeded, exact=noise.exact
+            name,
+            event,
+            budget,
+            public,
+            self._account,
+            of=of,
+            seeded=self.seeded,
+            exact=noise.exact,
+            origin=origin,
         )
         self.ledger = Ledger(budget, public.relation, plan=event, seeded=self.seeded)
         self.transcript = Transcript(public.relation, seeded=self.seeded)

@@ -5,8 +5,9 @@ the curator's secret streams, the engine hands over the rows of those units, and
 ever enters a compiled loop, nor does a row of a unit that was not drawn leave the place where it is kept. So the
 program is the same wherever the rows are, and its memory does not grow with their number. Of a table of fewer rows than
 a stretch draws each is there once, and steps look for their units at the places where these stand; where such a table
-is in this process' memory already, none of it is copied. The loop also accepts recorded releases in place of computed
-ones, so that a replay runs the very same program and its result is bit-identical.
+is in this process' memory already, with all n units in it, none of it is copied. All shapes follow from n and other
+public numbers: where fewer units are there, absent rows stand for the rest. The loop also accepts recorded releases in
+place of computed ones, so that a replay runs the very same program and its result is bit-identical.
 """
 
 import bisect
@@ -25,7 +26,7 @@ from scipy import stats
 from privopt.curator.feeds import Feed, Turns
 from privopt.curator.loops import Slot, Step, require_priced
 from privopt.engine.compiled_loops import traced_sum
-from privopt.engine.drawn_rows import PLACE_BYTES, Handed, in_place, row_bytes, side_by_side
+from privopt.engine.drawn_rows import DrawnRows, Handed, drawn_bytes, in_place, most_units, side_by_side
 from privopt.engine.protocol import Engine
 from privopt.engine.rounding import rounding_bound
 from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson, Sampling, expected_units
@@ -61,13 +62,13 @@ class Call(NamedTuple):
         slot: what does not change from step to step.
         turns: of a call that feeds a stream, the blocks it sees.
         room: how many units a step is padded to.
-        present: how many units there are.
+        most: how many units there are at most, see `most_units`.
     """
 
     slot: Slot
     turns: Turns | None
     room: int
-    present: int
+    most: int
 
     def places(self, length: int) -> int:
         """Places of units in a stretch of so many steps: a block that several of them see is there once."""
@@ -76,7 +77,7 @@ class Call(NamedTuple):
     def stored(self, length: int) -> int:
         """Rows of such a stretch: a unit that several samples hold is there once if samples hold more than all."""
         places = self.places(length)
-        return places if self.turns is not None else min(places, max(self.present, 1))
+        return places if self.turns is not None else min(places, self.most)
 
     def blocks(self, start: int, stop: int) -> tuple[list[int], NDArray[np.int64]]:
         """The blocks that these steps see, in order, and which of them each step sees."""
@@ -139,6 +140,7 @@ class SecretDraws:
         self._engine = engine
         self._feeds = feeds
         self._noting = noting
+        self._private_held: DrawnRows | None = None
 
     def stretch(self, calls: Sequence[Call], start: int, length: int, steps: int) -> Stretch:
         """Draw step by step, in the order in which an eager loop would, then fetch the rows of all steps."""
@@ -178,18 +180,28 @@ class SecretDraws:
         private_counts = np.array([len(private_draw) for private_draw in private_draws])
         private_shares[: len(private_counts), 1] = private_counts
         private_shares[1:, 0] = np.cumsum(private_shares[:-1, 1])
-        # Longer is rarer than 1e-12 a run, and independent of the data: widen the padding, never drop a unit.
+        # Longer is rarer than 1e-12 a run: widen the padding, never drop a unit.
         room = max(call.room, int(private_counts.max()))
         private_draw, places = np.concatenate(private_draws), room * length
-        if not 0 < call.present < places:
+        if call.most >= places:
             return in_place(self._engine.rows(private_draw, places)), private_shares
-        private_rows = self._engine.held_rows()
+        private_rows = self._held_rows(call.most)
         if private_rows is None:
             private_distinct, private_draw = np.unique(private_draw, return_inverse=True)
-            private_rows = self._engine.rows(private_distinct, call.present)
+            # More than `most` is rarer than 1e-12 as well, and only in a block that was drawn.
+            private_rows = self._engine.rows(private_distinct, max(call.most, len(private_distinct)))
         private_places = np.zeros(places, np.int32)
         private_places[: len(private_draw)] = private_draw
         return Handed(private_rows, private_places), private_shares
+
+    def _held_rows(self, most: int) -> DrawnRows | None:
+        """All rows where they are in memory, and absent ones up to `most`: where there are fewer, copied once a run."""
+        if self._private_held is None:
+            private_rows = self._engine.held_rows()
+            if private_rows is None or len(private_rows.private_targets) >= most:
+                return private_rows
+            self._private_held = side_by_side([private_rows], most)
+        return self._private_held
 
     def _of_blocks(self, call: Call, start: int, length: int, steps: int) -> tuple[Handed, NDArray[np.int32]]:
         """The rows of the blocks that the steps see."""
@@ -240,7 +252,6 @@ def run(
     feeds: Mapping[str, Feed],
     *,
     public: Public,
-    private_count: int,
     draws: Draws,
     observe: Callable[[str, int], None],
 ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
@@ -250,8 +261,10 @@ def run(
     `STRETCH_BYTES` each, or of one step where its rows take more.
 
     Privacy:
-        The length of a stretch is public. Its room for rows is that of a sample of the units that are there, not of n:
-        where their number is secret it shows in memory and running time only, as it does in a pass over them.
+        The length of a stretch and its room for rows follow from public numbers: they are those of a sample of n units.
+        Where their number is secret it shows in no shape, so in no log of a compiler, no dump of a program and no cache
+        of programs; nor in the time of the program, which is that for n units. Of a drawn block the room is that of
+        `most_units`, which its units exceed with a probability below 1e-12.
     Returns:
         (last state, released values (times, ...) a slot, sensitivities (times,) a slot).
     """
@@ -260,14 +273,12 @@ def run(
         for slot in slots
     ]
 
-    def calls_of(count: int) -> list[Call]:
-        return [
-            Call(slot, seen, max(_room(slot, seen, count, times), 1), count)
-            for slot, seen in zip(slots, turns, strict=True)
-        ]
-
-    length = _stretch_length(calls_of(public.n), times, public.d)
-    calls = calls_of(private_count)
+    most = most_units(public)
+    calls = [
+        Call(slot, seen, max(_room(slot, seen, most, times), 1), most)
+        for slot, seen in zip(slots, turns, strict=True)
+    ]
+    length = _stretch_length(calls, times, public.d)
     state = jax.tree.map(jnp.asarray, state)
     carry = (state, {slot.feed: jnp.asarray(draws.prefix(slot), jnp.float64) for slot in slots if slot.feed})
     released: list[list[NDArray[Any]]] = [[] for _ in slots]
@@ -409,7 +420,7 @@ def _stretch_length(calls: Sequence[Call], times: int, width: int) -> int:
 
     def size(length: int) -> int:
         return length * noise + sum(
-            PLACE_BYTES * call.places(length) + row_bytes(width) * call.stored(length) for call in calls
+            drawn_bytes(call.places(length), call.stored(length), width) for call in calls
         )
 
     most = max(1, bisect.bisect_right(range(1, times + 1), STRETCH_BYTES, key=size))
@@ -417,7 +428,7 @@ def _stretch_length(calls: Sequence[Call], times: int, width: int) -> int:
 
 
 def _room(slot: Slot, turns: Turns | None, count: int, times: int) -> int:
-    """Units that a step is padded to, of so many.
+    """Units that a step is padded to, of at most so many.
 
     A block has as many as the largest; a sampled batch more with probability below 1e-12 in the whole run.
     """

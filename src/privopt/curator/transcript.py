@@ -61,6 +61,7 @@ class Release:
         lineage: the block of units that was asked; empty for all of them.
         under: the outermost filter that paid for it; None where the release was priced by itself.
         exact: whether its noise is exact: integers, in place of floating point.
+        about: what says which numbers these are, where the name does not (`Query.about`); in memory only.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Release:
     lineage: Lineage = ()
     under: FilterMark | None = None
     exact: bool = False
+    about: Any = field(default=None, repr=False, compare=False)
 
     @property
     def is_public(self) -> bool:

@@ -70,11 +70,11 @@ def _row(private_row: Any, width: int) -> Any:
     """The cells of one row of a list; None for each where it has another number of them."""
     if width == 1:
         return (private_row,)
-    return (
-        private_row
-        if isinstance(private_row, list | tuple) and len(private_row) == width
-        else (None,) * width
-    )
+    try:
+        private_cells = list(private_row) if isinstance(private_row, list | tuple) else []
+    except Exception:  # it fails when it is looked at
+        private_cells = []
+    return private_cells if len(private_cells) == width else (None,) * width
 
 
 def _cells(private_column: Any) -> list[Any]:

@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.util import hash_array
 
-from privopt.data.user_keys import integer_key, key_cells, key_columns, key_of, number_key
+from privopt.data.user_keys import integer_key, key_cells, key_columns, key_of, number_key, text_key
 from privopt.data.user_secret import UserSecret
 from privopt.errors import ArgumentError
 
@@ -117,7 +117,7 @@ def _column_digests(private_keys: Any, secret: UserSecret) -> Digests:
     private_cells = key_cells(private_keys)
     kinds = set(map(type, private_cells))
     if kinds <= {str, np.str_}:
-        return _hashed(_objects(private_cells), "text", secret)
+        return _hashed(_objects(map(text_key, private_cells)), "text", secret)
     if kinds <= {int, np.int64, np.int32}:
         return _hashed(_objects(map(integer_key, map(int, private_cells))), "text", secret)
     return _of_cells(private_cells, secret)

@@ -2,9 +2,10 @@
 
 Two records are one user's if their keys are equal, and what a key is depends on its own cells alone:
 
-    a number         by its value, of whatever type: 1, 1.0, Decimal("1.00") and NumPy's 1 are one key
-    a text           letter by letter, capitals and blanks included; a number is the text that writes it most shortly,
-                     so 1 and "1" are one key, while "1.0" and "01" are others
+    a number         by its value, of whatever type: 1, 1.0, Decimal("1.00"), Fraction(1) and NumPy's 1 are one key
+    a text           letter by letter, capitals and blanks included; a number is the text that writes it, so 1 and "1"
+                     are one key, while "1.0" and "01" are others. From 10^16 on two texts do, as a double is written
+                     and as a whole number is: "1e+16" and "10000000000000000"
     a truth value    "True" or "False"; a UUID the text that writes it
     a time           an instant, of whatever type; a date is its midnight, and a time without a zone is one of UTC
     a tuple, a list  the keys in it, in order: ("north", 7) is a row of two columns of keys
@@ -18,6 +19,7 @@ something missing in it, and whatever cannot be hashed or compared.
 import datetime
 import decimal
 import math
+import numbers
 import uuid
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -26,13 +28,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from privopt.data import cells
 from privopt.data.time_keys import in_utc, instant, span
 from privopt.errors import ArgumentError
 
 Codes = NDArray[np.int64]
 
-_DIGITS = 5000  # of a decimal number that is still written out
-_LONG = 10_000  # bits of an integer that Python would not write in decimal digits
+_DIGITS = 3000  # of a number that is still written out
+_LONGEST = 100_000  # letters of a text that may be such a number
+_LONG = 9_966  # bits of an integer of so many digits; Python writes no more than 4,300
 _TEXTS, _INTEGERS = {str, np.str_}, {int, np.int64, np.int32}
 
 
@@ -51,6 +55,7 @@ def user_codes(private_keys: Any, rows: int) -> Codes:
 
 def key_columns(private_keys: Any, rows: int) -> list[Any]:
     """The columns that name a user together; see `user_codes`."""
+    private_keys = cells.unmasked(private_keys, labels=True)
     if isinstance(private_keys, pd.DataFrame):
         private_columns = [private_keys.iloc[:, place] for place in range(private_keys.shape[1])]
         fits = bool(private_columns) and len(private_keys) == rows
@@ -148,7 +153,8 @@ def _alike(private_cells: NDArray[Any]) -> Codes:
     ):  # pandas takes some texts for what they look like
         position: dict[str, int] = {}
         private_codes[private_known] = [
-            position.setdefault(private_cell, len(position)) for private_cell in private_cells[private_known]
+            position.setdefault(text_key(private_cell), len(position))
+            for private_cell in private_cells[private_known]
         ]
     else:
         private_codes[private_known] = pd.factorize(private_cells[private_known])[0]
@@ -174,23 +180,29 @@ def key_of(private_cell: Any) -> Hashable:
     """A cell as a key that equals those of the same user; None for a missing one."""
     match private_cell:
         case str():
-            return str.__str__(private_cell) or None
+            return text_key(str.__str__(private_cell)) or None
         case bool() | np.bool_():
             return str(bool(private_cell))
         case np.datetime64() | np.timedelta64() | datetime.date() | datetime.timedelta():
             return _time(private_cell)  # to NumPy a span is an integer
-        case int() | np.integer():
-            return integer_key(int(private_cell))
         case float() | np.floating():
             return number_key(private_cell)
         case decimal.Decimal():
             return _decimal(private_cell)
+        case numbers.Integral():
+            return integer_key(int(private_cell))
+        case numbers.Rational():
+            return _ratio(int(private_cell.numerator), int(private_cell.denominator))
+        case complex() | np.complexfloating():
+            return number_key(private_cell.real) if private_cell.imag == 0 else _complex(private_cell)
         case bytes():
             return ("bytes", private_cell) if private_cell else None
         case uuid.UUID():
             return str(private_cell)
         case np.void():
             return key_of(private_cell.item())
+        case np.ndarray() if private_cell.ndim == 0:
+            return key_of(private_cell[()])
         case tuple() | list() | np.ndarray():
             parts = tuple(key_of(private_part) for private_part in private_cell)
             return None if not parts or None in parts else ("tuple", *parts)
@@ -198,6 +210,20 @@ def key_of(private_cell: Any) -> Hashable:
             if private_cell is None or private_cell is pd.NA or private_cell != private_cell:
                 return None
             return (type(private_cell), private_cell)
+
+
+def text_key(private_text: str) -> str:
+    """A text as a key: itself, but for one that writes a double of 10^16 or more, or a long integer: that number's."""
+    if "e+" not in private_text and not _DIGITS < len(private_text) < _LONGEST:
+        return private_text
+    try:
+        if len(private_text) > _DIGITS:
+            private_long = decimal.Decimal(private_text)
+            return str(_decimal(private_long)) if format(private_long, "f") == private_text else private_text
+        private_double = float(private_text)
+        return str(number_key(private_double)) if repr(private_double) == private_text else private_text
+    except (ValueError, decimal.DecimalException):
+        return private_text
 
 
 def number_key(private_number: Any) -> str | None:
@@ -211,24 +237,64 @@ def number_key(private_number: Any) -> str | None:
 
 
 def _decimal(private_number: decimal.Decimal) -> str | None:
-    """A decimal number as a key."""
+    """A decimal number as a key: exactly, whatever the precision of the context is."""
     if private_number.is_nan():
         return None
     if private_number.is_infinite():
         return str(float(private_number))
-    if abs(private_number.adjusted()) > _DIGITS:
-        return str(private_number.normalize())
-    if private_number == (whole := int(private_number)):
-        return integer_key(whole)
-    private_text = str(private_double := float(private_number))
-    if private_number == private_double or private_number == decimal.Decimal(private_text):
-        return private_text
-    return format(private_number.normalize(), "f")
+    sign, digits, exponent = private_number.as_tuple()
+    private_text = "".join(map(str, digits)).lstrip("0")
+    if not private_text:
+        return "0"
+    private_digits = private_text.rstrip("0")
+    exponent = int(exponent) + len(private_text) - len(private_digits)
+    mark = "-" if sign else ""
+    if abs(exponent) > _DIGITS or len(private_digits) + max(exponent, 0) > _DIGITS:
+        return f"{mark}{private_digits}e{exponent}"
+    if exponent >= 0:
+        return mark + private_digits + "0" * exponent
+    private_short = str(private_double := float(private_number))
+    if private_number == private_double or private_number == decimal.Decimal(private_short):
+        return private_short
+    private_digits = private_digits.rjust(1 - exponent, "0")
+    return f"{mark}{private_digits[:exponent]}.{private_digits[exponent:]}"
 
 
 def integer_key(private_number: int) -> str:
-    """An integer as a key."""
-    return str(private_number) if private_number.bit_length() < _LONG else hex(private_number)
+    """An integer as a key: in decimal digits, and a long one as digits and a power of 10."""
+    if private_number.bit_length() < _LONG:
+        return str(private_number)
+    return str(_decimal(decimal.Decimal(private_number)))
+
+
+def _ratio(private_above: int, private_below: int) -> str:
+    """A fraction in lowest terms as a key: that of the decimal number that it is, if it is one."""
+    if private_below == 1:
+        return integer_key(private_above)
+    twos, fives = _times(2, private_below), _times(5, private_below)
+    if 2**twos * 5**fives != private_below:
+        return f"{integer_key(private_above)}/{integer_key(private_below)}"
+    places = max(twos, fives)
+    private_digits = decimal.Decimal(abs(private_above) * 10**places // private_below).as_tuple().digits
+    return str(_decimal(decimal.Decimal((int(private_above < 0), private_digits, -places))))
+
+
+def _times(factor: int, private_number: int) -> int:
+    """How often a factor goes into an integer that is not 0."""
+    powers = [factor]
+    while private_number % powers[-1] == 0:
+        powers.append(powers[-1] ** 2)
+    times = 0
+    for place in reversed(range(len(powers) - 1)):
+        if private_number % powers[place] == 0:
+            private_number, times = private_number // powers[place], times + 2**place
+    return times
+
+
+def _complex(private_number: Any) -> Hashable:
+    """A complex number that is no real one as a key."""
+    private_wide = complex(private_number)
+    return None if private_wide != private_wide else (complex, private_wide)
 
 
 def _time(private_time: Any) -> Hashable:

@@ -5,10 +5,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from privopt.data.room import MEMORY
 from privopt.data.rows import aligned_zeros, take_rows
 from privopt.data.units import Units
+from privopt.public import Public
 
 OTHER_BYTES = 8 + 8 + 1  # of a row: its target, its norm, and whether it is present
 PLACE_BYTES = 4 + 8  # of a unit that was drawn: at which row it stands, and its position
@@ -43,6 +45,20 @@ def in_place(private_rows: DrawnRows) -> Handed:
 def row_bytes(width: int) -> int:
     """The most that a row of so many columns takes, in any format of storage."""
     return 8 * width + OTHER_BYTES
+
+
+def drawn_bytes(places: int, rows: int, width: int) -> int:
+    """The most that so many units take which were drawn, and so many rows."""
+    return PLACE_BYTES * places + row_bytes(width) * rows
+
+
+def most_units(public: Public) -> int:
+    """How many units there are at most; of a drawn block more with a probability below 1e-12.
+
+    A unit joins a drawn block by a draw of its own, and n of them do on average, or fewer. From the mean + 1 on the
+    upper tail of a sum of such draws is below that of a Poisson variable of this mean: Anderson and Samuels 1967.
+    """
+    return int(1 + stats.poisson.isf(1e-12, public.n)) if public.drawn else public.n
 
 
 def absent_rows(room: int, width: int, dtype: Any = np.float32) -> DrawnRows:

@@ -141,7 +141,7 @@ class InProcessEngine:
         public = self.units.public
         if supports_cells(query):
             return cell_sum(self.units.weighted_as(query.weighting), query, private_draw)
-        if isinstance(query, WeightedSecondMoment) and supports_second_moment(self.units, query):
+        if isinstance(query, WeightedSecondMoment) and supports_second_moment(query):
             return second_moment_sum(self.units.weighted_as(query.weighting), query, private_draw)
         if type(query) is GradientNorms:  # a subclass may compute something else
             groups = [with_typed_leaves(group) for group in query.groups(public)]
@@ -206,7 +206,7 @@ class InProcessEngine:
     def gather(self, query: MeanQuery) -> NDArray[np.float64]:
         """See `Engine.gather`: part by part, so that each is computed as it is wherever it is kept."""
         return with_absent(
-            (part.part_vectors(query) for part in self._parts), self.private_count, self.units.public.n
+            (part.part_vectors(query) for part in self._parts), self.private_count, self.public
         )
 
     def part_vectors(self, query: MeanQuery) -> NDArray[np.float64]:

@@ -99,7 +99,7 @@ class Engine(Protocol):
         """Each unit's clipped contribution as a flat vector, (n, k); zero for an absent unit.
 
         Privacy:
-            Of a drawn block there are max(n, its private number of units) rows, which shows in memory and time only.
+            Of a drawn block there are `most_units` rows, which is public; it has more with a probability below 1e-12.
         """
         ...
 

@@ -11,7 +11,7 @@ from privopt.data.derived import Extra
 from privopt.data.groups import GroupDraw
 from privopt.data.participants import drawn_positions
 from privopt.data.places import Places
-from privopt.engine.drawn_rows import DrawnRows
+from privopt.engine.drawn_rows import DrawnRows, most_units
 from privopt.engine.general_path import contribution_shape
 from privopt.engine.parts import total_of_parts
 from privopt.engine.reference import checked, with_typed_leaves
@@ -140,7 +140,7 @@ class ReceivingEngine:
     def gather(self, query: MeanQuery) -> NDArray[np.float64]:
         """See `Engine.gather`."""
         private_vectors = self._answers(query, self._private_positions)
-        absent = max(0, self.public.n - self.private_count)
+        absent = max(0, most_units(self.public) - self.private_count)
         private_flat = np.reshape(
             private_vectors, (len(private_vectors), int(np.prod(private_vectors.shape[1:])))
         )
@@ -155,7 +155,7 @@ class ReceivingEngine:
 
     def presence(self) -> NDArray[np.bool_]:
         """See `Engine.presence`: all, or those who could be asked; one that is silent is the point 0."""
-        private_present = np.ones(max(self.public.n, self.private_count), np.bool_)
+        private_present = np.ones(max(most_units(self.public), self.private_count), np.bool_)
         if self.public.relation is Relation.ADD_OR_REMOVE_ONE:
             private_present[self.private_count :] = False
         return private_present

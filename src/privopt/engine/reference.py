@@ -20,7 +20,7 @@ from privopt.data.places import Places
 from privopt.data.rows import take_rows
 from privopt.data.units import Units
 from privopt.data.users import row_counts, within
-from privopt.engine.drawn_rows import DrawnRows, drawn_rows, held_rows
+from privopt.engine.drawn_rows import DrawnRows, drawn_rows, held_rows, most_units
 from privopt.engine.general_path import (
     UnitChunk,
     chunk_contributions,
@@ -118,7 +118,7 @@ class ReferenceEngine:
 
         A statistic of the vectors may count them, so there are n of them whatever the relation.
         """
-        return with_absent([self.vectors(query)], self.private_count, self.units.public.n)
+        return with_absent([self.vectors(query)], self.private_count, self.public)
 
     def vectors(self, query: MeanQuery) -> NDArray[np.float64]:
         """The rows of `gather` of the units that are there."""
@@ -149,7 +149,7 @@ class ReferenceEngine:
         public = self.units.public
         if public.relation is Relation.REPLACE_ONE:
             return np.ones(public.n, np.bool_)
-        return with_absent([self.there()], self.private_count, public.n)
+        return with_absent([self.there()], self.private_count, public)
 
     def there(self) -> NDArray[np.bool_]:
         """Which of the units that are kept have a record that counts."""
@@ -242,7 +242,7 @@ class ReferenceEngine:
             private_features[place] = take_rows(units.private_features, private_rows)
             private_targets[place] = units.private_targets[private_rows]
             private_mask[place] = units.private_present[private_rows]
-            private_positions = np.zeros(length, np.int32)
+            private_positions = np.zeros(length, np.int64)
             private_positions[: len(positions)] = units.first + positions
             private_chunk = UnitChunk(
                 private_features, private_targets, private_mask, private_weights, private_positions
@@ -250,21 +250,22 @@ class ReferenceEngine:
             yield private_chunk, stop - start
 
 
-def with_absent(private_parts: Iterable[NDArray[Any]], private_count: int, n: int) -> NDArray[Any]:
-    """The rows of all parts, at least one part, followed by zeros for the absent ones of n.
+def with_absent(private_parts: Iterable[NDArray[Any]], private_count: int, public: Public) -> NDArray[Any]:
+    """The rows of all parts, at least one part, followed by zeros for the absent ones of `most_units`.
 
     Args:
         private_parts: rows of the units of each part, of which one at a time is at hand.
         private_count: how many rows they have together.
-        n: how many units there are; of a drawn block maybe fewer than rows.
+        public: what is public about the units; of a drawn block there may be more than n.
     """
+    rows = max(most_units(public), private_count)
     private_all: NDArray[Any] | None = None
     start = 0
     for private_part in private_parts:
-        if len(private_part) >= max(n, private_count):
+        if len(private_part) >= rows:
             return private_part
         if private_all is None:
-            private_all = np.zeros((max(n, private_count), *private_part.shape[1:]), private_part.dtype)
+            private_all = np.zeros((rows, *private_part.shape[1:]), private_part.dtype)
         private_all[start : start + len(private_part)] = private_part
         start += len(private_part)
     assert private_all is not None

@@ -21,16 +21,14 @@ _PRODUCTS = 2048  # products that are added before their sum is set aside
 _SPARSE_COLUMNS = 128  # CSR rows with fewer columns are multiplied as dense blocks
 
 
-def supports_second_moment(units: Units, query: WeightedSecondMoment) -> bool:
-    """Whether `second_moment_sum` computes the query: it clips records, not averages of users.
+def supports_second_moment(query: WeightedSecondMoment) -> bool:
+    """Whether `second_moment_sum` computes the query.
 
     Privacy:
         Not a subclass that contributes or clips in a way of its own, which its sensitivity may rest on.
     """
-    return (
-        type(query).record_contribution is WeightedSecondMoment.record_contribution
-        and clips_by_itself(type(query))
-        and (units.private_offsets is None or query.never_clips(units.public))
+    return type(query).record_contribution is WeightedSecondMoment.record_contribution and clips_by_itself(
+        type(query)
     )
 
 

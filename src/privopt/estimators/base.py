@@ -22,7 +22,7 @@ from privopt.data.rows import Storage
 from privopt.estimators import arguments
 from privopt.estimators.records import Records, given_back
 from privopt.estimators.search import Candidate, SearchPlan, plan_search, run_search
-from privopt.estimators.searched import SEARCHED, describe_strength, in_search
+from privopt.estimators.searched import describe_strength, in_search, marked
 from privopt.estimators.setup import Setup
 from privopt.estimators.specification import Shape, Specification
 from privopt.estimators.stages import Fitted, ScaleEstimation, fit_in_stages, plan_fit, plan_stages
@@ -31,6 +31,7 @@ from privopt.estimators.targets import Classes, Counts, Numbers, Target, describ
 from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
+from privopt.named_arguments import NamedArguments, refuses_unknown
 from privopt.planning.instance import Instance
 from privopt.planning.plan import Plan
 from privopt.planning.user_caps import CAPS, CapPrice, compare_caps
@@ -49,7 +50,7 @@ HOLDOUT, SELECTION_SHARE = 0.2, 0.5  # of the choice of a penalty's strength
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PrivateLinearModel(BaseEstimator, abc.ABC):
+class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
     """A linear model fitted with (epsilon, delta)-differential privacy.
 
     With features a scaled into [-1, 1] by `bounds` (and a target to predict scaled by `target_bounds`) it minimises
@@ -61,10 +62,11 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         epsilon: privacy budget: the log of how much one unit can change the odds of any model. Required; `math.inf`
             fits without privacy.
         delta: probability with which the epsilon bound may fail; required, well below 1 / n, such as 1 / n**2.
-        bounds: public range of the features, (low, high) as numbers or as arrays with one entry a feature. Required,
-            unless `loose_bounds` is given. Values outside are moved to the nearer end. Features that are mostly 0, such
-            as one-hot columns and pixels, do best with symmetric bounds such as (-1, 1), which keep zeros zero. Sparse
-            features are only divided, never shifted; their bounds include 0.
+        bounds: public range of the features: (low, high) as numbers, or as a tuple of two arrays with one entry per
+            feature; or one pair (low, high) per feature, as a list of pairs or as a dictionary by column name.
+            Required, unless `loose_bounds` is given. Values outside are moved to the nearer end. Features that are
+            mostly 0, such as one-hot columns and pixels, do best with symmetric bounds such as (-1, 1), which keep
+            zeros zero. Sparse features are only divided, never shifted; their bounds include 0.
         loose_bounds: in place of `bounds`, a public range that is surely wide enough, possibly by orders of magnitude;
             tighter bounds are then estimated privately, for `scale_share` of the budget.
         scale_share: share of the budget (of its rho) for that, between 0 and 1.
@@ -72,11 +74,10 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
             or not; needs `n`).
         n: public number of units: under add-or-remove-one a nominal number that no data set exceeds; under
             replace-one the number of rows (or of users) by default, and at most twice the number of rows.
-        row_bound: public bound on the l2 norm of a scaled row; longer rows are shortened to it. A smaller bound needs
-            less noise. Features of a `TabularEncoder` are no longer than its `row_norm_bound_`. "entries" shortens no
-            row: its scaled entries lie in [-1, 1], and its length is at most sqrt(d). That is the default for a
-            regression, and on an l1 ball, whose solvers go by the entries. Default for other classifiers: "unit", see
-            `PrivateClassifier`.
+        row_bound: "entries" (the default) leaves scaled rows as they are: their entries lie in [-1, 1], and their
+            length is at most sqrt(d). A number is a public bound on that length, and longer rows are shortened to it:
+            of use with solvers other than the default, whose clip and noise follow from it. Features of a
+            `TabularEncoder` are no longer than its `row_norm_bound_`. For "unit" see `PrivateClassifier`.
         fit_intercept: whether to fit a constant; it is not penalised.
         solver: "auto", a name such as "gradient-descent", or a configured solver.
         account: a budget that several fits share; charged before data are read. A clone has the same account. Default:
@@ -88,6 +89,8 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         storage: the format that scaled rows are stored in: "float32", "float64" (twice the memory), or for dense
             features "int16" (half) or "int8" (a quarter), see `Units.from_arrays`. Rows that bounds are estimated from,
             with `loose_bounds`, take float32 until that is done.
+        missing, indicator: what a missing feature becomes: "midpoint" of its bounds; "zero": its record counts as zero;
+            "indicator": the midpoint, and for the columns `indicator` (of plain features) a feature of 0 and 1 more.
     Attributes:
         coef_, intercept_: released parameters.
         n_features_in_, feature_names_in_, n_iter_: number and names of the features, number of gradient steps.
@@ -97,9 +100,9 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         plan_: the `Plan` that was announced before the data were read.
         encoder_: what turned the rows of a `Table` into features, from its schema alone; None where X was features.
     Privacy:
-        Everything released passes the curator, priced before data are read. A record with a feature or a
-        target that is NaN or infinite, or a label that is not among the classes, counts as zero; it changes nothing
-        else. A scaler or encoder fitted on the same data, upstream in a pipeline, voids the guarantee.
+        Everything released passes the curator, priced before data are read. A missing feature becomes a public number
+        within its bounds; a record whose target is no number, or no label among the classes, counts as zero. Neither
+        changes anything else. A scaler or encoder fitted on the same data, upstream in a pipeline, voids the guarantee.
     """
 
     epsilon: float | None = None
@@ -118,6 +121,8 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
     user_weighting: Weighting = DEFAULT_WEIGHTING
     typical_records: float | None = None
     storage: Storage = "float32"
+    missing: str = "midpoint"
+    indicator: Sequence[Any] | None = None
 
     coef_: NDArray[np.float64] = field(init=False)
     intercept_: Any = field(init=False)
@@ -136,7 +141,8 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
     # Fitting --------------------------------------------------------------------------------------------------------
 
     @tells_what_was_spent
-    def fit(self, X: Any, y: Any = None, groups: Any = None, *, observer: Observer | None = None) -> Self:
+    @refuses_unknown
+    def fit(self, X: Any, y: Any = None, *, groups: Any = None, observer: Observer | None = None) -> Self:
         """Fit the model.
 
         Args:
@@ -182,7 +188,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
             known: further arguments, as they are for this table.
             reading: of targets in the place of the table's, for the estimator that has all these arguments.
         """
-        encoder = asked_of_a_table(table, y, groups)
+        encoder = asked_of_a_table(table, y, groups, self)
         asked: Any = clone(self)
         asked.set_params(**arguments_of(table, encoder, self.get_params(deep=False)), **known)
         asked._account_lost = getattr(self, "_account_lost", False)
@@ -221,10 +227,10 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         shape, penalty = given.shape(records, self._names(), budget), given.penalty
         fitted = (self._fit_chosen if penalty.is_chosen else self._fit_alone)(shape, records, observer)
         assert fitted.result.plan is not None
-        plan = penalty.shown_in(fitted.result.plan, fitted.setup.alpha)
+        plan = penalty.shown_in(fitted.setup.noted(fitted.result.plan), fitted.setup.alpha)
         recipe = self._recipe(fitted.setup, is_chosen=penalty.is_chosen or in_search())
         fitted = fitted._replace(result=fitted.result._replace(plan=plan, recipe=recipe), kept=records.kept)
-        self._adopt(fitted._replace(selection=SEARCHED) if in_search() else fitted)
+        self._adopt(fitted._replace(selection=marked(fitted.selection)))
         return self
 
     def plan(
@@ -238,7 +244,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         """What `fit` would cost and achieve, said without any data.
 
         Args:
-            n_features: number of features.
+            n_features: number of features, those of `indicator` included.
             n: public number of units; default: the estimator's `n`.
             by_user: whether `fit` will be given `groups`.
             row_entries: the most entries of a row that are not zero, where features will be sparse; None of dense ones.
@@ -248,11 +254,12 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         n = arguments.planned_units(self.n if n is None else n)
         given = self._specification()
         penalty, budget = given.penalty, self._budget(given, n)
-        shape = Shape.planned(n_features, n, row_entries, by_user=by_user, budget=budget)
+        names = given.bounded_names
+        shape = Shape.planned(n_features, n, row_entries, by_user=by_user, budget=budget, names=names)
         if penalty.is_chosen:
             return penalty.shown_in(self._planned_search(shape, None).plan, None)
         setup = self._setup(shape, None)
-        return penalty.shown_in(plan_fit(setup, self._solver(setup)), setup.alpha)
+        return penalty.shown_in(setup.noted(plan_fit(setup, self._solver(setup))), setup.alpha)
 
     def compare_caps(
         self, *, n_features: int, n: int | None = None, caps: Sequence[int] = CAPS
@@ -260,7 +267,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         """What it costs to protect users rather than records, for several caps on their records, without any data.
 
         Args:
-            n_features: number of features.
+            n_features: number of features, those of `indicator` included.
             n: public number of users; default: the estimator's `n`.
             caps: values of `max_records_per_user` to compare.
         Returns:
@@ -271,7 +278,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         n = arguments.planned_units(self.n if n is None else n)
         given = self._specification()
         budget = self._budget(given, n)
-        shape = Shape(width=n_features, n=n, by_user=True, budget=budget)
+        shape = Shape(width=n_features, n=n, by_user=True, names=given.bounded_names, budget=budget)
         plain = given.with_strength(None) if given.penalty.is_chosen else given
         setup = Setup.of(plain, self._target(None), shape)
         return compare_caps(
@@ -332,7 +339,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
                 random_state=self.random_state,
                 observer=observer,
             )
-        return Fitted(result, setup.measured(result.transcript), result.transcript.releases)
+        return Fitted(result, setup, result.transcript.releases)
 
     def _fit_chosen(self, shape: Shape, records: Records, observer: Observer | None) -> Fitted:
         """The model whose strength of the penalty is chosen privately."""
@@ -388,7 +395,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
             return Recipe(obstacle="the fit was given more than features and targets")
         return recipe_of_fit(
             type(self).__name__,
-            self.get_params(deep=False),
+            {**self.get_params(deep=False), **setup.specification.plain_bounds(setup.shape)},
             width=setup.shape.width,
             n=setup.shape.n,
             by_user=setup.shape.by_user,
@@ -398,33 +405,30 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
             labels=setup.target.labels,
         )
 
-    def _restore(
-        self, shape: Shape, coef: NDArray[np.float64], intercept: Any, typical_length: float | None = None
-    ) -> None:
-        """Set what predictions need, from released numbers that were stored."""
-        self.n_features_in_ = shape.width
-        setup = replace(self._setup(shape, None), typical_length=typical_length)
+    def _restore(self, shape: Shape, coef: NDArray[np.float64], intercept: Any, *, divided: bool) -> None:
+        """Set what predictions need, from released numbers that were stored; `divided` says whether rows were."""
+        self.n_features_in_ = shape.width - len(self.indicator or ())
+        setup = replace(self._setup(shape, None), unit_rows=divided)
         vars(self).update(setup.attributes(coef, intercept))
 
     def _meaning(self, columns: str) -> str:
         """What the fitted model's coefficients are, in sentences; `columns` says in which units the columns are."""
         target = self._target(getattr(self, "classes_", None))
         divided: Any = getattr(self, "row_lengths_", None)
-        length: float | None = getattr(self, "typical_length_", None)
-        return describe_coefficients(target, columns, divided=divided is not None, length=length)
+        return describe_coefficients(target, columns, divided=divided is not None)
 
     def _names(self) -> Sequence[str] | None:
         """The names of the features of the latest fit, where they are known."""
         if self.encoder_ is not None:
             return [str(name) for name in self.encoder_.get_feature_names_out()]
-        return getattr(self, "feature_names_in_", None)
+        return arguments.names_with_indicators(self)
 
     # Predicting -----------------------------------------------------------------------------------------------------
 
     def _checked_features(self, X: Any) -> Any:
-        """Features to predict from, checked by shape and type only."""
+        """Features to predict from, checked by shape and type only, none of them missing any more."""
         check_is_fitted(self)
-        return arguments.checked_features(self, X, least=0, reset=False)
+        return arguments.features_to_predict(self, X)
 
     def _linear(self, features: Any) -> NDArray[np.float64]:
         """`features @ coef_.T + intercept_`."""

@@ -24,36 +24,32 @@ from privopt.problems.glm import GLMLoss
 class PrivateClassifier(ClassifierMixin, PrivateLinearModel):
     """A private linear classifier; see `PrivateLinearModel` for what it shares.
 
-    Scores are `X @ coef_.T + intercept_`. By default the model is learned from scaled rows, with a constant 1 appended,
-    that are each divided by its own length: noise is then spent best, because every record may have as much influence
-    as any other. The weights are brought back by one number, the length of a typical row, which the second moment that
-    the default solver releases shows at no further price. Where there is no such number (another solver, more than
-    2000 columns, no intercept), and with `row_bound="unit"`, scores are `(X @ coef_.T + intercept_) / length` with the
-    length of each row, `row_lengths_.of(X)`; the boundary between classes is the same. With a number as `row_bound`
-    rows are only shortened to it, with "entries" they stay as they are.
+    Scores are `X @ coef_.T + intercept_`: the model is fitted to scaled rows as they are. Where that would need a bound
+    on the length of a row (without an intercept, or beyond 2000 columns), and with `row_bound="unit"`, each scaled
+    row, with the constant 1 of the intercept appended, is divided by its own length, and scores are
+    `(X @ coef_.T + intercept_) / length` with `row_lengths_.of(X)`; the boundary between classes is the same. With a
+    number as `row_bound` the fit shortens longer rows to it.
 
     Args:
-        row_bound: None (the default, see above), "unit" (scores are divided by the length of each row: better where
-            lengths differ severalfold, as they do with few words among many), "entries" (the default on an l1 ball,
-            whose radius means something only for rows that are not divided), or the largest l2 norm of a scaled row.
+        row_bound: None (the default, see above), "unit" (rows are divided by their length, to fit and to predict:
+            another model, at times better where lengths differ severalfold, as they do with few words among many),
+            "entries" (rows stay as they are), or the largest l2 norm of a scaled row.
         classes: the labels, required: a list, or "from_y", which declares that the set of labels in y is public. A
             record with any other label counts as zero.
     Attributes:
         classes_: the labels, sorted. With two, scores are of the second.
         row_lengths_: the lengths that scores are divided by; None where scores are `X @ coef_.T + intercept_`.
-        typical_length_: the length that the weights were divided by for that; None where rows were not divided, or
-            scores are divided by `row_lengths_`.
     """
 
     classes: Sequence[Any] | NDArray[Any] | str | None = None
 
     classes_: NDArray[Any] = field(init=False)
     row_lengths_: RowLengths | None = field(init=False, default=None)
-    typical_length_: float | None = field(init=False, default=None)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The share of records whose class is predicted right."""
-        return measured("accuracy_score", y, self.predict(X), sample_weight=sample_weight)
+        read = arguments.read_labels(y, self.classes_)
+        return measured("accuracy_score", read, self.predict(X), sample_weight=sample_weight)
 
     def _labels(self, y: NDArray[Any] | None) -> NDArray[Any]:
         """The declared labels; those in y if the user declared them public."""
@@ -112,12 +108,13 @@ class LogisticRegression(PenalisedModel, LogisticClassifier):
     """Private logistic regression, of two or several classes.
 
     Minimises `mean log(1 + exp(-y s)) + penalty(w)`, y = +-1 and s the score `w.a + b` of scaled features a
-    (divided by `||(a, 1)||` unless `row_bound` is a number); with K > 2 classes the cross entropy of the softmax of K
-    scores. It is scikit-learn's model of such rows with `C = 1 / (n alpha)`. `coef_` is (1, d), or (K, d).
+    (divided by `||(a, 1)||` with `row_bound="unit"`); with K > 2 classes the cross entropy of the softmax of K scores.
+    It is scikit-learn's model of such rows with `C = 1 / (n alpha)`. `coef_` is (1, d), or (K, d).
 
     Args:
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records, storage, missing, indicator: see
+            `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         classes: see `PrivateClassifier`.
     Privacy:
@@ -160,13 +157,14 @@ class LinearSVC(TwoClassScores):
     """A private linear support vector machine for two classes, with the corner of its hinge made smooth.
 
     Minimises `mean h(y s) + penalty(w)`, y = +-1 and s the score `w.a + b` of scaled features a (divided by
-    `||(a, 1)||` unless `row_bound` is a number), with the hinge `h(m) = max(0, 1 - m)` replaced by
+    `||(a, 1)||` with `row_bound="unit"`), with the hinge `h(m) = max(0, 1 - m)` replaced by
     `(1 + width - m)^2 / (4 width)` for margins within `width` of 1.
 
     Args:
         width: half the length of margins over which the hinge is made smooth; positive.
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records, storage, missing, indicator: see
+            `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         classes: see `PrivateClassifier`; two labels.
     Privacy:

@@ -21,6 +21,7 @@ from privopt.estimators.setup import Setup
 from privopt.estimators.specification import Specification
 from privopt.estimators.stages import Fitted
 from privopt.estimators.table_arguments import in_batches
+from privopt.named_arguments import refuses_unknown
 from privopt.planning.instance import Instance
 from privopt.problems.grouped_loss import CAP, FLOOR
 from privopt.solvers.base import Solver
@@ -38,7 +39,7 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
     """Private logistic regression of two classes that minimises the loss of the worst off of several groups.
 
     Minimises `max over y of sum_g y_g F_g(w) + penalty(w)`, F_g the mean logistic loss of the records of group g (of
-    rows divided by `||(a, 1)||` unless `row_bound` is a number), over weights y that sum to 1 ("worst"), or with
+    rows divided by `||(a, 1)||` with `row_bound="unit"`), over weights y that sum to 1 ("worst"), or with
     `y_g <= share_g / cvar_alpha` ("cvar": the mean over the worst share of the records, made up of whole groups). With
     one group it is `LogisticRegression`. Often there is little to gain; the report says so where the releases show it.
 
@@ -55,7 +56,8 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
         loss_cap: a record's loss beyond it is not counted when groups are compared.
         report_groups: share of the budget (of its rho) for each group's loss at the result; 0 reports none.
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records, storage, missing, indicator: see
+            `PrivateLinearModel`.
         penalty, alpha, l1_radius: see `PenalisedModel`; no "l1" and "group" penalties, and `alpha` is a number.
         classes: see `PrivateClassifier`; two labels.
     Attributes:
@@ -96,12 +98,13 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
     group_losses_: NDArray[np.float64] | None = field(init=False)
 
     @tells_what_was_spent
+    @refuses_unknown
     def fit(  # type: ignore[override]
         self,
         X: Any,
         y: Any = None,
-        groups: Any = None,
         *,
+        groups: Any = None,
         sensitive_features: Any = None,
         observer: Observer | None = None,
     ) -> Self:
@@ -133,7 +136,7 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
         private_targets = coded_targets(private_labels, private_groups, target.labels.tolist())
         try:
             self._fitting = target
-            return super().fit(X, private_targets, groups, observer=observer)
+            return super().fit(X, private_targets, groups=groups, observer=observer)
         finally:
             vars(self).pop("_fitting", None)
 

@@ -272,9 +272,10 @@ def default_strength(penalty: PenaltyArguments, instance: Instance) -> float:
 
     Args:
         penalty: what the estimator was given.
-        instance: the loss, sizes and bounds, and the budget of the fit; 1 / n for an infinite one.
+        instance: the loss, sizes and bounds, and the budget of the fit. For an infinite one 0.1 / n, which is where
+            ridges of records end as the budget grows; of users, and for other penalties, 1 / n.
     """
-    if not instance.is_private:
+    if not instance.is_private and (instance.public.by_user or penalty.is_sparse):
         return 1.0 / instance.public.n
     if instance.public.by_user:
         if not penalty.is_sparse:

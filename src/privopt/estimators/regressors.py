@@ -57,7 +57,8 @@ class LinearRegression(PenalisedModel, PrivateRegressor):
 
     Args:
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records, storage, missing, indicator: see
+            `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         target_bounds: see `PrivateRegressor`.
     Privacy:
@@ -81,7 +82,8 @@ class Ridge(PenalisedModel, PrivateRegressor):
 
     Args:
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records, storage, missing, indicator: see
+            `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         target_bounds: see `PrivateRegressor`.
     Privacy:
@@ -105,7 +107,8 @@ class HuberRegressor(PenalisedModel, PrivateRegressor):
         threshold: the residual, in the target's units, at which the loss turns from square to linear; by default a
             tenth of the width of `target_bounds`.
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records, storage, missing, indicator: see
+            `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         target_bounds: see `PrivateRegressor`.
     Privacy:
@@ -135,12 +138,17 @@ class QuantileRegressor(PenalisedModel, PrivateRegressor):
     Minimises `mean pinball(t - w.a - b) + penalty(w)`, a the scaled features and t the scaled target, with
     the corner of the pinball loss made smooth over residuals within `smoothing`.
 
+    The share of the training targets below the fit is the level, but for the noise that the plan states: the default
+    solver releases counts that set the intercept right. By user, without an intercept and with another solver it may be
+    off by the share of targets within `smoothing` of the fit.
+
     Args:
         quantile: the level, strictly between 0 and 1.
         smoothing: half the length, in the target's units, over which the corner is made smooth; 0 for none; by default
             a twentieth of the width of `target_bounds`.
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records, storage, missing, indicator: see
+            `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         target_bounds: see `PrivateRegressor`.
     Privacy:
@@ -179,7 +187,8 @@ class PoissonRegressor(PenalisedModel, PrivateRegressor):
     Args:
         max_rate: largest rate the model predicts; by default the upper target bound.
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records, storage, missing, indicator: see
+            `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         target_bounds: see `PrivateRegressor`; the lower one is at least 0.
     Privacy:

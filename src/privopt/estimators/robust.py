@@ -24,7 +24,7 @@ class RobustClassifier(TwoClassScores):
     """A private linear classifier of two classes that a record with a wrong label cannot pull for ever.
 
     Minimises `mean r(y s) + penalty(w)`, y = +-1 and s the score `w.a + b` of scaled features a (divided by
-    `||(a, 1)||` unless `row_bound` is a number), with the ramp `r(m) = min(1, max(0, (1 - m) / 2))`, its corners
+    `||(a, 1)||` with `row_bound="unit"`), with the ramp `r(m) = min(1, max(0, (1 - m) / 2))`, its corners
     rounded over margins within `width`. The ramp levels off at 1: a record that the model is sure to be wrong has no
     gradient. It is about the share of wrong predictions, and it is not convex: there may be minima that are not the
     best, and solvers that rest on convexity refuse it.
@@ -32,7 +32,8 @@ class RobustClassifier(TwoClassScores):
     Args:
         width: half the length of margins over which the ramp's corners are rounded; in (0, 1].
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records, storage, missing, indicator: see
+            `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         classes: see `PrivateClassifier`; two labels.
     Privacy:
@@ -63,7 +64,8 @@ class RobustRegressor(PenalisedModel, PrivateRegressor):
             `target_bounds`.
         quantile: the level of loss="quantile", strictly between 0 and 1.
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records, storage, missing, indicator: see
+            `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         target_bounds: see `PrivateRegressor`.
     Privacy:
@@ -89,7 +91,7 @@ class RobustRegressor(PenalisedModel, PrivateRegressor):
         cap = CAP
         if self.cap is not None:
             cap = arguments.positive("cap", self.cap, "the largest residual that counts") / scaling.spread
-        return Numbers(scaling=scaling, loss=losses.capped(cap, self.loss, level=level))
+        return Numbers(scaling=scaling, loss=losses.capped(cap, self.loss, quantile=level))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """R^2 for the squared loss; else the share of the pinball loss of the constant quantile that is explained."""

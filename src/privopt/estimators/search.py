@@ -1,7 +1,6 @@
 """A charged search among candidates: its plan, priced as a whole, and the fits, the choice and the refit."""
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -30,6 +29,7 @@ from privopt.ledger.gaussian_dp import gaussian_mu, part_of
 from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.planning.effort import data_bytes, estimation_seconds, loading_seconds, pass_seconds
 from privopt.planning.instance import Instance
+from privopt.planning.notices import extreme_epsilon
 from privopt.planning.plan import Plan
 from privopt.precision import double_precision
 from privopt.public import Public
@@ -191,6 +191,7 @@ def plan_search(
             adaptive=any(solver.adaptive for solver in (*fits, *refits)),
             held=max(solver.held_numbers(one.setup.problem, public) for solver, one, public in runs),
             needs_rows=any(solver.needs_rows for solver in (*fits, *refits)),
+            notices=(*extreme_epsilon(budget), *candidates[0].setup.notices),
         ),
     )
 
@@ -243,12 +244,11 @@ class SearchRun:
         return self._counted(self.search.refits[index], curator, setup)
 
     def _counted(self, solver: Solver, curator: Curator, setup: Setup) -> Fitted:
-        """A solver's result, with what its own releases show of the rows and how many they were."""
+        """A solver's result, with how many releases it made."""
         transcript = self._run.transcript
-        before, lines = transcript.releases, len(transcript)
+        before = transcript.releases
         result = solver.solve(curator, setup.problem)
-        own = itertools.islice(transcript, lines, None)
-        return Fitted(result, setup.measured(own), transcript.releases - before)
+        return Fitted(result, setup, transcript.releases - before)
 
 
 def _rehearse(search: SearchPlan, units: Units | Engine) -> None:

@@ -1,4 +1,7 @@
-"""How a model was chosen, in words: by a charged search, or by one that compares raw scores, where it is recognised."""
+"""How a model was chosen, in words: by a charged search, or by one that compares raw scores, where it is recognised.
+
+Likewise what a pipeline learned from the records before the model was fitted.
+"""
 
 import inspect
 from types import FrameType
@@ -6,6 +9,7 @@ from typing import Any
 
 from sklearn.pipeline import Pipeline
 
+from privopt.estimators.preprocessing import learned_steps
 from privopt.estimators.search import SearchPlan
 from privopt.estimators.setup import Setup
 from privopt.report.report import Selection
@@ -43,6 +47,44 @@ SEARCHED = Selection(
     "pays for the choice.",
     private=False,
 )
+
+
+PREPROCESSED = (
+    "Preprocessing not private: in the pipeline, before the model, {steps} learned from the same records, and no "
+    "budget paid for it. The guarantee covers the model for given features alone. Scale by public bounds "
+    "(bounds=...), encode by public categories (TabularEncoder), or fit the transformer on public data and put it "
+    "into a FrozenEstimator."
+)
+
+
+def marked(selection: Selection | None) -> Selection | None:
+    """How a model was chosen, with what the callers of its fit did that no budget paid for.
+
+    Args:
+        selection: what is known of the choice without that; None where nothing was chosen.
+    """
+    unpaid: list[Selection] = [SEARCHED] if in_search() else []
+    steps = fitted_before()
+    if steps:
+        unpaid.append(Selection(sentence=PREPROCESSED.format(steps=", ".join(steps)), private=False))
+    found = [*unpaid, *([selection] if selection is not None else [])]
+    if not unpaid:
+        return selection
+    return Selection(sentence=" ".join(one.sentence for one in found), private=False)
+
+
+def fitted_before() -> list[str]:
+    """The transformers that the pipelines around a fit, if there are any, fitted on the records before."""
+    found: list[str] = []
+    frame = inspect.currentframe()
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, Pipeline) and frame.f_code.co_name.startswith("fit"):
+            found += learned_steps(owner.steps[:-1])
+        if type(owner).__name__ == "TransformedTargetRegressor" and owner.transformer is not None:
+            found += learned_steps([("transformer of the target", owner.transformer)])
+        frame = frame.f_back
+    return list(dict.fromkeys(found))
 
 
 def in_search() -> bool:

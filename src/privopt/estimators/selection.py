@@ -26,12 +26,13 @@ from privopt.estimators import arguments
 from privopt.estimators.base import PrivateLinearModel
 from privopt.estimators.groups import GroupedClasses
 from privopt.estimators.search import Candidate, SearchPlan, plan_search, run_search
-from privopt.estimators.searched import describe_choice
+from privopt.estimators.searched import describe_choice, marked
 from privopt.estimators.specification import Shape
 from privopt.estimators.table_arguments import arguments_of, asked_of_a_table
 from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
+from privopt.named_arguments import NamedArguments, refuses_unknown
 from privopt.planning.plan import Plan
 from privopt.replays.recipes import asked_of
 from privopt.report.report import PrivacyReport
@@ -45,8 +46,10 @@ FIXED = frozenset(
         "classes",
         "delta",
         "epsilon",
+        "indicator",
         "loose_bounds",
         "max_records_per_user",
+        "missing",
         "n",
         "quantile",
         "random_state",
@@ -66,7 +69,7 @@ def _chosen_has(method: str) -> Callable[[Any], bool]:
 
 @final
 @dataclass(eq=False, repr=False)
-class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
+class PrivateSearchCV(NamedArguments, MetaEstimatorMixin, BaseEstimator):
     """Fit every point of a grid privately, choose one by a charged mechanism, and fit it again on everything.
 
     The units are split at random into a training and a holdout part. Every candidate is fitted on the training part;
@@ -118,7 +121,8 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
     plan_: Plan = field(init=False)
 
     @tells_what_was_spent
-    def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
+    @refuses_unknown
+    def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> Self:
         """Search, choose and refit.
 
         Args:
@@ -150,7 +154,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
     ) -> Self:
         """Search among the models, where it is stated what is asked."""
         if isinstance(X, Table):
-            base.encoder_ = asked_of_a_table(X, y, groups)
+            base.encoder_ = asked_of_a_table(X, y, groups, base)
             for model in (base, *models):
                 model.set_params(**arguments_of(X, base.encoder_, model.get_params(deep=False)))
             given = base._specification()
@@ -169,7 +173,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             if hasattr(base, noted):
                 setattr(chosen, noted, getattr(base, noted))
         chosen._adopt(
-            fitted._replace(selection=describe_choice(search), kept=records.kept),
+            fitted._replace(selection=marked(describe_choice(search)), kept=records.kept),
             f"Grid, given by the user: {len(models)} candidates.",
         )
         found = {"best_index_": best, "best_params_": self._grid()[best], "best_estimator_": chosen}
@@ -195,7 +199,8 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             ValueError: a privacy argument or n is missing.
         """
         n = arguments.planned_units(self.estimator.n if n is None else n)
-        shape = Shape.planned(n_features, n, row_entries, by_user=by_user, budget=self._budget(n))
+        names, budget = self.estimator._specification().bounded_names, self._budget(n)
+        shape = Shape.planned(n_features, n, row_entries, by_user=by_user, budget=budget, names=names)
         return self._search(self._models(), self.estimator, shape, None).plan
 
     def _grid(self) -> list[dict[str, Any]]:

@@ -1,28 +1,29 @@
 """Everything public about a fit, and the way between scaled and given units."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Self, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.curator.transcript import Release
 from privopt.data.bounds import bound_with, check_storage
 from privopt.data.record_source import Description
 from privopt.data.rows import Storage
 from privopt.data.units import Units
+from privopt.declared_facts import COUNTED_USERS
 from privopt.engine.protocol import Engine
+from privopt.estimators import arguments
+from privopt.estimators.bounds import constant_features
 from privopt.estimators.penalties import default_strength
 from privopt.estimators.records import Records
 from privopt.estimators.scaling import Bounds, FeatureScaling, RowLengths, ScaledFeatures
 from privopt.estimators.specification import ENTRIES, ROUNDED_UP, Shape, Specification
 from privopt.estimators.targets import Target
-from privopt.estimators.typical_length import typical_length
 from privopt.ledger.amounts import Budget
 from privopt.planning import storage_words, user_words
 from privopt.planning.instance import Instance
+from privopt.planning.plan import Plan
 from privopt.problems.problem import Problem
 from privopt.public import INTEGER_STORAGES, Public, Relation
 
@@ -43,9 +44,7 @@ class Setup:
         loose: how they are scaled for that estimation, without a shift: float32 rows keep the relative precision of
             small entries; None where the bounds are given.
         row_bound: largest l2 norm of a scaled row; the constant column is left out, but with `unit_rows` included.
-        unit_rows: whether each scaled row, the constant included, is divided by its length.
-        typical_length: L, the length of such a row as the fit's releases show it: a score is `a.w / L` for every row;
-            None before the fit, and where scores are divided by each row's own length, or not at all.
+        unit_rows: whether each scaled row, the constant included, is divided by its length, to fit and to predict.
         alpha: the strength of the penalty; None without one.
         problem: what is minimised, in scaled units.
     """
@@ -59,7 +58,6 @@ class Setup:
     unit_rows: bool
     alpha: float | None
     problem: Problem
-    typical_length: float | None = None
 
     @classmethod
     def of(cls, given: Specification, target: Target, shape: Shape) -> "Setup":
@@ -80,7 +78,7 @@ class Setup:
             row_bound=row_bound,
             unit_rows=unit_rows,
             alpha=None,
-            problem=Problem(target.loss),
+            problem=Problem(target.loss, constant=shape.width if given.fit_intercept else None),
         )
         budget = Budget(math.inf, 0.0) if shape.budget is None else shape.budget
         default = default_strength(given.penalty, Instance(setup.problem, setup.public, budget))
@@ -90,7 +88,9 @@ class Setup:
         )
         constraint = given.penalty.constraint(width=width, outputs=target.loss.outputs, intercept=intercept)
         alpha = given.penalty.strength(default) if given.penalty.is_penalised else None
-        return replace(setup, alpha=alpha, problem=Problem(target.loss, regulariser, constraint))
+        constant = width if intercept else None
+        problem = Problem(target.loss, regulariser, constraint, constant=constant)
+        return replace(setup, alpha=alpha, problem=problem)
 
     @property
     def intercept(self) -> float | None:
@@ -186,20 +186,12 @@ class Setup:
 
     def within(self, bounds: Bounds) -> "Setup":
         """The same fit with features scaled by estimated bounds."""
-        features = FeatureScaling(np.asarray(bounds[0]), np.asarray(bounds[1]), self.features.centered)
-        return replace(self, features=features)
-
-    def measured(self, releases: Iterable[Release]) -> Self:
-        """The same after a fit with these releases; with the typical length of its rows if it is wanted and known."""
-        if not self.unit_rows or self.intercept is None or self.specification.row_bound is not None:
-            return self
-        return replace(self, typical_length=typical_length(releases, self.public, self.intercept))
+        low, high = np.asarray(bounds[0]), np.asarray(bounds[1])
+        return replace(self, features=replace(self.features, low=low, high=high))
 
     def unscaled(self, params: Any) -> tuple[NDArray[np.float64], Any]:
         """`coef_` and `intercept_` for features and targets as given, from released parameters."""
         matrix = np.asarray(params, np.float64).reshape(-1, self.problem.loss.outputs).T
-        if self.typical_length is not None:
-            matrix = matrix / self.typical_length
         width = self.features.width
         offset = np.zeros(len(matrix)) if self.intercept is None else matrix[:, width] * self.intercept
         return self.target.unscaled(*self.features.undo(matrix[:, :width], offset))
@@ -212,19 +204,25 @@ class Setup:
 
     def attributes(self, coef: NDArray[np.float64], intercept: Any) -> dict[str, Any]:
         """What a model with these released numbers sets."""
-        by_length = self.unit_rows and self.typical_length is None
-        divided = {
-            "row_lengths_": RowLengths(self.features, self.intercept) if by_length else None,
-            "typical_length_": self.typical_length,
-        }
+        lengths = RowLengths(self.features, self.intercept) if self.unit_rows else None
         return {
             "alpha_": self.alpha,
             "bounds_": (self.features.low, self.features.high),
             "coef_": coef,
             "intercept_": intercept,
-            **(divided if self.target.divides_rows else {}),
+            **({"row_lengths_": lengths} if self.target.divides_rows else {}),
             **self.target.attributes,
         }
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What the declared bounds make of the features, where a user may not have meant it."""
+        declared = self.features if self.loose is None else self.loose
+        return constant_features(declared.low, declared.high, self.shape.names)
+
+    def noted(self, plan: Plan) -> Plan:
+        """A plan of this fit, with the `notices`."""
+        return replace(plan, notices=tuple(dict.fromkeys((*plan.notices, *self.notices))))
 
     def declared(self) -> tuple[str, ...]:
         """What the user declared to be public, in sentences."""
@@ -237,7 +235,7 @@ class Setup:
                 f"Loose bounds, given by the user: {self.loose.describe()}. Tighter ones were estimated privately, "
                 f"in one release, for {100 * given.scale_share:g} % of the budget (of its rho); {moved}"
             )
-        sentences = [bounds, self.target.declared]
+        sentences = [bounds, arguments.MISSING_WORDS[given.missing], self.target.declared]
         penalty = given.penalty.describe()
         if penalty is not None:
             sentences.append(penalty)
@@ -251,7 +249,8 @@ class Setup:
         if given.n is not None:
             sentences.append(f"Number of {units}, given by the user: {given.n:,}.")
         else:
-            sentences.append(f"Number of {units}: public under replace-one.")
+            counted = f" {COUNTED_USERS}" if self.shape.by_user else ""
+            sentences.append(f"Number of {units}: public under replace-one.{counted}")
         if self.shape.by_user:
             sentences.append("User keys, given by the user: they name the owner of every record.")
             sentences.append(user_words.meaning_of_cap(self.public))

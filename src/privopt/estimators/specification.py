@@ -17,12 +17,14 @@ from privopt.data.rows import Storage
 from privopt.engine.choose import most_rows, settled
 from privopt.errors import ArgumentError
 from privopt.estimators import arguments
+from privopt.estimators.bounds import ends_of
 from privopt.estimators.penalties import PenaltyArguments
 from privopt.estimators.records import HeldRecords, Records, StoredRecords
 from privopt.estimators.scaling import FeatureScaling
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource, RepeatedChoice
 from privopt.public import Relation, Weighting, check_row_entries, of_users
+from privopt.solvers.whitening import WIDEST
 from privopt.tables.encoder import TabularEncoder
 from privopt.tables.table import Table
 from privopt.tables.targets import TargetReading
@@ -56,13 +58,25 @@ class Shape:
 
     @classmethod
     def planned(
-        cls, width: int, n: int, row_entries: int | None, *, by_user: bool, budget: Budget
+        cls,
+        width: int,
+        n: int,
+        row_entries: int | None,
+        *,
+        by_user: bool,
+        budget: Budget,
+        names: Sequence[str] | None = None,
     ) -> "Shape":
         """That of a fit which is yet to come, whose features are sparse if the most entries of a row are given."""
         check_row_entries(row_entries)
-        sparse = row_entries is not None
         return cls(
-            width=width, n=n, by_user=by_user, is_sparse=sparse, row_entries=row_entries, budget=budget
+            width=width,
+            n=n,
+            by_user=by_user,
+            is_sparse=row_entries is not None,
+            row_entries=row_entries,
+            names=names,
+            budget=budget,
         )
 
     @property
@@ -87,6 +101,8 @@ class Specification:
         fit_intercept: whether there is a constant.
         max_records_per_user, user_weighting, typical_records: of users.
         storage: the format of the stored rows.
+        missing: the rule for missing entries.
+        indicator: columns of features that get a column of 0 and 1, see `arguments.indicator_columns`; None for none.
     """
 
     kind: str
@@ -102,6 +118,8 @@ class Specification:
     user_weighting: Weighting
     typical_records: float | None
     storage: Storage
+    missing: str = "midpoint"
+    indicator: Any = None
 
     @classmethod
     def of(cls, kind: str, given: Mapping[str, Any]) -> "Specification":
@@ -118,6 +136,7 @@ class Specification:
         arguments.fraction("scale_share", self.scale_share, "the share of the budget for estimating bounds")
         self.users()
         check_storage(self.storage)
+        arguments.check_missing(self.missing, self.indicator)
         n: Any = self.n
         if n is not None and (isinstance(n, bool) or not isinstance(n, int | np.integer)):
             raise TypeError(f"n must be an integer or None, got {n!r}: it is the public number of units.")
@@ -167,6 +186,7 @@ class Specification:
         # Under add-or-remove-one the number of rows is private: even none is a data set.
         least = 1 if self.relation is Relation.REPLACE_ONE else 0
         private_features = arguments.checked_features(estimator, X, least=least, reset=True)
+        private_features = arguments.with_named_indicators(estimator, private_features)
         private_targets = column_or_1d(cells.targets(y, labels=is_classifier(estimator)), warn=True)
         check_consistent_length(private_features, private_targets)
         if least == 1 and self.n is None and len(private_targets) < 2:
@@ -242,15 +262,42 @@ class Specification:
         if self.bounds is None and self.loose_bounds is None:
             raise arguments.missing_bounds(self.kind)
 
+    def plain_bounds(self, shape: Shape) -> dict[str, Any]:
+        """The bounds that were given as one pair per feature, as (lows, highs); nothing where they were not."""
+        given = {"bounds": self.bounds, "loose_bounds": self.loose_bounds}
+        return {
+            name: ends_of(bounds, shape.width, shape.names, name)
+            for name, bounds in given.items()
+            if bounds is not None and not isinstance(bounds, tuple)
+        }
+
+    @property
+    def bounded_names(self) -> Sequence[str] | None:
+        """The names of the features, where bounds were declared by column name: what a plan has of them."""
+        bounds = self.loose_bounds if self.bounds is None else self.bounds
+        return list(bounds) if isinstance(bounds, Mapping) else None
+
     def scalings(self, shape: Shape) -> tuple[FeatureScaling, FeatureScaling | None]:
         """The scaling by the bounds; or by the loose ones, with the one that better ones are estimated with."""
         self.check_bounds()
-        options: dict[str, Any] = {"width": shape.width, "keep_zero": shape.is_sparse}
+        added = 0 if self.indicator is None else len(self.indicator)
+        options: dict[str, Any] = {
+            "width": shape.width - added,
+            "keep_zero": shape.is_sparse,
+            "indicators": added,
+            "names": None if shape.names is None else shape.names[: shape.width - added],
+        }
+        filling = "zero" if self.missing == "zero" else "midpoint"
         if self.bounds is not None:
-            return FeatureScaling.of(self.bounds, centered=self.fit_intercept, **options), None
+            return FeatureScaling.of(
+                self.bounds, centered=self.fit_intercept, filling=filling, **options
+            ), None
         options["name"] = "loose_bounds"
-        scaling = FeatureScaling.of(self.loose_bounds, centered=self.fit_intercept, **options)
-        return scaling, FeatureScaling.of(self.loose_bounds, centered=False, **options)
+        scaling = FeatureScaling.of(
+            self.loose_bounds, centered=self.fit_intercept, filling=filling, **options
+        )
+        filling = "zero" if self.missing == "zero" else "nothing"
+        return scaling, FeatureScaling.of(self.loose_bounds, centered=False, filling=filling, **options)
 
     def rows(self, shape: Shape, *, divisible: bool) -> tuple[float, bool]:
         """The largest length of a scaled row, and whether rows are divided by their lengths.
@@ -261,7 +308,9 @@ class Specification:
         """
         rule = self.row_bound if isinstance(self.row_bound, str) else None
         if self.row_bound is None:
-            rule = UNIT if divisible and self.penalty.l1_radius is None else ENTRIES
+            # Released without a bound on the rows, the second moment of rows with a constant needs no division.
+            as_they_are = self.penalty.l1_radius is not None or (self.fit_intercept and shape.width < WIDEST)
+            rule = UNIT if divisible and not as_they_are else ENTRIES
         if rule == UNIT and not divisible:
             raise ValueError("row_bound='unit' is for classifiers: it would not leave a linear regression.")
         if rule == UNIT:

@@ -26,6 +26,7 @@ from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.effort import estimation_seconds
 from privopt.planning.instance import Instance
+from privopt.planning.notices import extreme_epsilon
 from privopt.planning.plan import Plan
 from privopt.precision import double_precision
 from privopt.public import Public
@@ -76,19 +77,13 @@ class Fitted(NamedTuple):
             features=names,
             intercept=intercept if setup.specification.fit_intercept else None,
             classes=None if labels is None else list(labels),
-            meaning=describe_coefficients(
-                setup.target,
-                GIVEN,
-                divided=setup.unit_rows and setup.typical_length is None,
-                length=setup.typical_length,
-            ),
+            meaning=describe_coefficients(setup.target, GIVEN, divided=setup.unit_rows),
         )
         return PrivacyReport.of(
             self.result._replace(kept=self.kept),
             declared=(*setup.declared(), *declared),
             model=model,
             divided_rows=setup.unit_rows,
-            typical_length=setup.typical_length,
             selection=self.selection,
         )
 
@@ -192,7 +187,7 @@ class StagedPlan:
     def fitted(self, result: Result, setup: Setup) -> Fitted:
         """The model, from what the second stage gave and the fit with the bounds of the first."""
         steps = result.transcript.releases - 1  # without the bounds
-        return Fitted(result._replace(plan=self.plan), setup.measured(result.transcript), steps)
+        return Fitted(result._replace(plan=self.plan), setup, steps)
 
 
 def plan_fit(setup: Setup, solver: Solver | str) -> Plan:
@@ -246,6 +241,10 @@ def plan_stages(setup: Setup, scales: ScaleEstimation, solver: Solver | str) -> 
         releases=alone.releases + 1,
         passes=alone.passes + 1,
         seconds=alone.seconds + estimation_seconds(public),
+        notices=(
+            *extreme_epsilon(budget),
+            *(notice for notice in alone.notices if notice not in extreme_epsilon(rest)),
+        ),
     )
     return StagedPlan(setup=setup, scales=first, solver=second, plan=plan)
 

@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from privopt.curator.base import Observer
+from privopt.curator.dry_run import DryRun
 from privopt.curator.journals import asking
 from privopt.curator.outlays import tells_what_was_spent
 from privopt.curator.run import Run, rehearsed
@@ -21,6 +22,7 @@ from privopt.estimators.synthetic_report import declared_facts, marginal_table, 
 from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
+from privopt.named_arguments import NamedArguments, refuses_unknown
 from privopt.planning.plan import Plan
 from privopt.planning.task import Task
 from privopt.precision import double_precision
@@ -77,7 +79,7 @@ class Asked(NamedTuple):
         return Task(self.workload, self.public, self.budget)
 
 
-class SyntheticData(BaseEstimator):
+class SyntheticData(NamedArguments, BaseEstimator):
     """A model of a table with (epsilon, delta)-differential privacy, and as many rows of it as anybody wants.
 
     Every column becomes cells by its public description: a category its levels, a flag two, a number bins of its range
@@ -174,7 +176,8 @@ class SyntheticData(BaseEstimator):
         self.typical_records = typical_records
 
     @tells_what_was_spent
-    def fit(self, table: Any, groups: Any = None, *, observer: Observer | None = None) -> Self:
+    @refuses_unknown
+    def fit(self, table: Any, *, groups: Any = None, observer: Observer | None = None) -> Self:
         """Model a table.
 
         Args:
@@ -198,9 +201,11 @@ class SyntheticData(BaseEstimator):
         """Model a table whose arguments were checked."""
         counted = self.n is None and groups is None
         asked = self._asked(
-            schema, table_source.rows_of(table) if counted else self.n or 2, groups is not None
+            schema,
+            table_source.rows_of(table, schema.format) if counted else self.n or 2,
+            groups is not None,
         )
-        table_source.check_columns(table, asked.coding)
+        table_source.check_columns(table, asked.coding, schema.format)
         if observer is not None:
             observer("table", 0)
         private_table = table_source.opened(table, schema)
@@ -225,6 +230,7 @@ class SyntheticData(BaseEstimator):
         with double_precision():
             result = self._run(asked, units, noise, observer)
         self._adopt(asked, result)
+        self.coding_ = table_source.stored_as(private_table, asked.coding)
         return self
 
     def plan(self, *, n: int | None = None, by_user: bool = False) -> Plan:
@@ -243,9 +249,9 @@ class SyntheticData(BaseEstimator):
     def sample(self, n_rows: int | None = None, *, random_state: int | None = None) -> pd.DataFrame:
         """Rows drawn from the model, in the schema's own values.
 
-        A category is one of its levels, a flag 0 or 1; a number is uniform within its public bin, whole where the
-        schema's `integer` says so, or says nothing and its bounds are whole; what was missing is missing. How the table
-        stored a value has no part in it. Drawing costs no privacy.
+        A category is one of its levels, a flag 0 or 1, or a truth value where the table's column is of truth values,
+        or the schema's own text; a number is uniform within its public bin, whole where the schema says `integer`; a
+        date is a day. What was missing is missing, in columns that are not `required`. Drawing costs no privacy.
 
         Args:
             n_rows: how many; default: the public number of units.
@@ -328,6 +334,11 @@ class SyntheticData(BaseEstimator):
             asked.budget,
             announced.event,
         )
+        if not _is_ours(
+            configured
+        ):  # it may not do what `_described` needs of it: seen before anything is paid
+            rehearsal = configured.solve(DryRun(asked.public), asked.workload)
+            self._described(asked, rehearsal._replace(plan=announced))
         run = Run(
             f"synthetic data ({configured.title})",
             announced.event,
@@ -337,6 +348,7 @@ class SyntheticData(BaseEstimator):
             account=self.account,
             observer=observer,
             seeded=units.seeded,
+            origin=units.origin,
             of={"schema": asked.coding, "workload": asked.workload, "synthesizer": configured},
         )
         result = configured.solve(run.curator(units), asked.workload)
@@ -344,10 +356,14 @@ class SyntheticData(BaseEstimator):
         return result._replace(plan=announced)
 
     def _adopt(self, asked: Asked, result: Result) -> None:
-        """Set all that a fit sets."""
+        """Set all that a fit sets, or nothing."""
+        vars(self).update(self._described(asked, result))
+
+    def _described(self, asked: Asked, result: Result) -> dict[str, Any]:
+        """All that a fit sets, by name."""
         assert result.plan is not None
         coding, model = asked.coding, result.params
-        measured = released_marginals(result.transcript, asked.workload)
+        measured = released_marginals(result.transcript, coding.levels)
         total = released_total(measured)
         shown = pictures(model, measured, total, coding)
         report = PrivacyReport.of(
@@ -357,7 +373,13 @@ class SyntheticData(BaseEstimator):
             model=model_summary(model, coding),
         )
         found = {"coding_": coding, "model_": model, "_measured": measured, "_total": total}
-        vars(self).update(found, plan_=result.plan, error_=_error(result), privacy_=report)  # all or nothing
+        return {**found, "plan_": result.plan, "error_": _error(result), "privacy_": report}
+
+
+def _is_ours(synthesizer: Synthesizer) -> bool:
+    """Whether it is the library's own, with whatever it does inside of another."""
+    inner = synthesizer.inner if isinstance(synthesizer, Finishing) else synthesizer
+    return type(inner).__module__.split(".")[0] == "privopt"
 
 
 def _error(result: Result) -> SyntheticError:

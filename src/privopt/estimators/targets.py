@@ -15,10 +15,6 @@ from privopt.problems.losses import GLMLoss
 from privopt.queries.holdout_scores import Accuracy, BoundedLoss, Score
 
 Floats = NDArray[np.float64]
-TYPICAL = (
-    "It was learned from rows divided by their lengths, and then divided by {0:.3g}, the length of a typical scaled "
-    "row: for records much longer or shorter than that it is less exact."
-)
 
 
 class Target(Protocol):
@@ -46,7 +42,7 @@ class Target(Protocol):
 
     @property
     def divides_rows(self) -> bool:
-        """Whether rows may be divided by their lengths, and are unless `row_bound` is a number."""
+        """Whether rows may be divided by their lengths: scores then are as well, and the classes stay the same."""
         ...
 
     @property
@@ -112,6 +108,11 @@ class TargetScaling:
             return (private_targets.astype(np.float64) - self.center) / self.spread
 
 
+def plain_labels(labels: Any) -> list[Any]:
+    """Labels as Python's own values, which print as what they are."""
+    return [label.item() if isinstance(label, np.generic) else label for label in labels]
+
+
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Classes:
@@ -139,7 +140,7 @@ class Classes:
     def declared(self) -> str:
         if isinstance(self.given, str):
             return "Classes: the user declared that the set of labels in y is public; it was read off y."
-        return f"Classes, given by the user: {', '.join(map(str, self.given))}."
+        return f"Classes, given by the user: {', '.join(map(str, plain_labels(self.given)))}."
 
     @property
     def attributes(self) -> Mapping[str, Any]:
@@ -235,19 +236,16 @@ class Counts(_Scaled):
         return BoundedLoss(loss=self.loss, cap=1.0 + math.log1p(self.scaling.bounds[1]))
 
 
-def describe_coefficients(target: Target, columns: str, *, divided: bool, length: float | None = None) -> str:
+def describe_coefficients(target: Target, columns: str, *, divided: bool) -> str:
     """What the coefficients of a model are, in sentences.
 
     Args:
         target: what it predicts.
         columns: in which units the columns are, in a sentence.
         divided: whether scores are divided by the lengths of rows.
-        length: the released length of a typical row that coefficients were divided by instead, if any.
     """
     if not divided:
-        return f"A coefficient says what one unit of its column adds to {target.meaning}. " + (
-            columns if length is None else f"{TYPICAL.format(length)} {columns}"
-        )
+        return f"A coefficient says what one unit of its column adds to {target.meaning}. {columns}"
     return (
         "A coefficient says what one unit of its column adds to a record's score; the score is then divided by the "
         f"length of the record's scaled row, which makes it {target.meaning}. {columns}"

@@ -9,6 +9,7 @@ from privopt.games.best_response import BestResponse
 from privopt.games.bias_reduced_mirror_descent import BiasReducedMirrorDescent
 from privopt.games.boosted_saddle import BoostedSaddle
 from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
+from privopt.games.noisy_extragradient import NoisyExtragradient
 from privopt.games.noisy_matrix import NoisyMatrix
 from privopt.games.saddle_gradient_descent import SaddleGradientDescent
 from privopt.games.saddle_mirror_descent import SaddleMirrorDescent
@@ -24,13 +25,14 @@ MATRIX_WITHIN = (
 GRADIENTS_WITHIN = (
     1.6  # both as large as leaves the choices at 100 actions and more in docs/benchmarks-games.md
 )
-WITHIN_ELSEWHERE = 3.0  # of games without offsets, on which nothing was fitted
+WITHIN_ELSEWHERE = 3.0  # of games without offsets or that bend, on which nothing was fitted
 
 GAME_SOLVERS: dict[str, Callable[[], GameSolver]] = {
     "sampled-dual-averaging": SampledDualAveraging,
     "noisy-matrix": NoisyMatrix,
     "noisy-exponentiated-gradient": NoisyExponentiatedGradient,
     "saddle-gradient-descent": SaddleGradientDescent,
+    "noisy-extragradient": NoisyExtragradient,
     "best-response": BestResponse,
     "saddle-mirror-descent": SaddleMirrorDescent,
     "bias-reduced-mirror-descent": BiasReducedMirrorDescent,
@@ -70,20 +72,23 @@ def choose_game(solver: GameSolver | str, task: Task[Game]) -> GameChoice:
 
 
 def automatic_game(task: Task[Game]) -> GameChoice:
-    """The default choice, from public numbers alone: three typical gaps, see `planning.game_forecast`.
+    """The default choice, from public numbers alone: typical gaps, see `planning.game_forecast`.
 
         no privacy, a matrix that fits in memory     the matrix itself, solved exactly
         no privacy, any other game                   exponentiated gradient, without noise
         delta = 0                                    sampled dual averaging: the others need Gaussian noise
+        a matrix game without offsets that fits      the noisy matrix
         else, from
             1.8 times the noise in an entry          the noisy matrix, for a dozen actions
+            a tenth of the next line                 noisy extragradient, if both players' curvatures are stated
             1.5 c L sqrt(2 m log m) / (n sqrt(2 rho))             noisy exponentiated gradient, for dozens
             0.13 L (log m_x + log m_y)^(3/4) / (n sqrt(rho))^(1/2)  sampled dual averaging, for all that is larger
 
     The noise of the first two does not depend on the records; how far drawn vertices end does, and 0.13 is a fit to
     one generator of games with offsets: on others they ended ten times farther (docs/benchmarks-games.md). So the
-    better of the first two is taken where its typical gap is at most 3 times (noisy gradients: 1.6 times, without
-    offsets 3 times) that of drawn vertices.
+    better of the others is taken where its typical gap is at most 3 times (noisy gradients: 1.6 times) that of drawn
+    vertices. Without offsets good strategies mix many actions, which averages the noise in the matrix: there it was
+    ahead of the others up to 300 actions (docs/benchmarks-auto.md), however large the noise in an entry.
     """
     matrix = noisy_matrix.predicted(task)
     if not task.is_private:
@@ -92,18 +97,26 @@ def automatic_game(task: Task[Game]) -> GameChoice:
         return GameChoice(NoisyExponentiatedGradient(), "without noise nothing needs to be drawn")
     if task.budget.delta == 0:
         return GameChoice(SampledDualAveraging(), "with delta = 0 only draws of vertices have a price")
+    unmeasured = isinstance(task.problem, BilinearGame) and not task.problem.offsets
+    if unmeasured and math.isfinite(matrix):
+        return GameChoice(
+            NoisyMatrix(),
+            "without offsets good strategies mix many actions, which averages the noise in the matrix",
+        )
     typical: dict[Callable[[], GameSolver], float] = {
         SampledDualAveraging: game_forecast.drawn_gap(task),
         NoisyExponentiatedGradient: game_forecast.noised_gap(task),
         NoisyMatrix: matrix,
     }
+    if all(player.curvature > 0 for player in task.problem.players.values()):
+        typical[NoisyExtragradient] = game_forecast.bent_gap(task)
     drawn = typical[SampledDualAveraging]
-    unmeasured = isinstance(task.problem, BilinearGame) and not task.problem.offsets
     within: dict[Callable[[], GameSolver], float] = {
         NoisyMatrix: MATRIX_WITHIN,
         NoisyExponentiatedGradient: WITHIN_ELSEWHERE if unmeasured else GRADIENTS_WITHIN,
+        NoisyExtragradient: WITHIN_ELSEWHERE,
     }
-    robust = [kind for kind, factor in within.items() if typical[kind] <= factor * drawn]
+    robust = [kind for kind, factor in within.items() if typical.get(kind, math.inf) <= factor * drawn]
     best = min(robust or [SampledDualAveraging], key=lambda kind: typical[kind])
     others = [
         f"{kind().title} {figure(gap)}"

@@ -16,14 +16,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from privopt.errors import AccountError, ArgumentError
+from privopt.errors import AccountError, ArgumentError, BudgetExceeded
 from privopt.ledger.account_file import AccountFile, check_unit
-from privopt.ledger.amounts import Budget
+from privopt.ledger.amounts import Budget, rounded_down
 from privopt.ledger.claims import Claim, CounterInMemory, CounterInPlace, RunsInMemory
 from privopt.ledger.counters import Counter
 from privopt.ledger.entries import Charge
 from privopt.ledger.events import Event
-from privopt.ledger.filters import Composition, Cost, SetAside, filter_epsilon
+from privopt.ledger.filters import Composition, Cost, largest_payable
 from privopt.ledger.ledger import SEEDED, Ledger
 from privopt.ledger.payments import payment_of
 from privopt.public import Relation
@@ -232,6 +232,23 @@ class Account:
             AccountError: its file could not be written, or must not be spent from.
         """
         self._check_relation(relation)
+        try:
+            return self._pay(name, event, epsilon, delta, unit=unit, seeded=seeded, key=key)
+        except BudgetExceeded as error:
+            raise BudgetExceeded(f"{error} {_what_it_pays(self.paid())}") from None
+
+    def _pay(
+        self,
+        name: str,
+        event: Event,
+        epsilon: float,
+        delta: float,
+        *,
+        unit: str | None,
+        seeded: bool,
+        key: str,
+    ) -> int | None:
+        """See `spend`, whose arguments these are."""
         if self._file is not None:
             return self._file.pay(name, event, epsilon, delta, unit=unit, seeded=seeded, key=key)
         with self._lock:
@@ -297,13 +314,27 @@ class Account:
         return self.paid().affords(event)
 
     def remaining_epsilon(self) -> float:
-        """The epsilon, at the account's delta, of a single fit that spends all that is left."""
+        """The largest epsilon, at the account's delta, of one more fit that the account can pay for.
+
+        It is that of a fit with Gaussian noise, the default of all models, in the account's own composition. Under
+        zCDP a new account pays for less than its own epsilon at once, since several fits add up more loosely there than
+        the noise of a single one is priced. Under "basic" the fit's delta is at most what is left of the account's.
+        """
         return epsilon_left(self.paid())
 
     def to_dict(self) -> dict[str, Any]:
         """The account and every fit as JSON values."""
         values = self.paid().to_dict()
         return values if self.name is None else {"data_set": self.name, **values}
+
+    def __repr__(self) -> str:
+        """How it is opened; nothing is read for it, and an estimator that holds it shows the same."""
+        if self._file is not None:
+            return f"Account(path={str(self._file.path)!r}, data_set={self._file.terms.data_set!r})"
+        budget = self.budget
+        return (
+            f"Account(epsilon={budget.epsilon:g}, delta={budget.delta:g}, composition={self.composition!r})"
+        )
 
     def __str__(self) -> str:
         paid = self.paid()
@@ -312,7 +343,7 @@ class Account:
         data = "" if self.name is None else f" of {self.name!r}"
         lines += [
             f"account{data}: {self.budget}, {self.relation.value}, {kind} composition; "
-            f"epsilon = {epsilon_left(paid):.3g} is left for one more fit"
+            f"one more fit may have up to epsilon = {rounded_down(epsilon_left(paid)):.3g}"
         ]
         fits = [entry for entry in paid.entries if isinstance(entry, Charge)]
         lines += [f"  {entry.name}: {entry.event.describe()}" for entry in fits]
@@ -347,11 +378,20 @@ class Account:
 
 
 def epsilon_left(ledger: Ledger) -> float:
-    """The epsilon, at the delta of a filter's budget, of a single fit that spends all that is left in it."""
-    if ledger.composition == "basic":
-        return ledger.remaining
-    aside = SetAside(ledger.bad_event_delta, ledger.budget.epsilon)
-    return filter_epsilon(ledger.composition, Cost(ledger.remaining), ledger.budget.delta, aside)
+    """The epsilon, at the delta of a filter's budget, of the largest single fit that what is left in it pays for."""
+    return largest_payable(ledger.composition, Cost(ledger.remaining), ledger.budget.delta)
+
+
+def _what_it_pays(ledger: Ledger) -> str:
+    """A sentence on the largest fit that an account can still pay for."""
+    left = epsilon_left(ledger)
+    if left <= 0:
+        return "Nothing is left in the account for another fit."
+    delta = "" if ledger.composition == "basic" else f" at delta {ledger.budget.delta:.3g}"
+    shown = f"{rounded_down(left):.3g}"
+    return (
+        f"The largest fit with Gaussian noise that the account can still pay for has epsilon {shown}{delta}."
+    )
 
 
 def _reopened(path: Path, data_set: str, counter: Counter | None) -> Account:

@@ -93,6 +93,14 @@ class Budget:
         return f"epsilon = {self.epsilon:g}" + (f", delta = {self.delta:g}" if self.delta else ", delta = 0")
 
 
+def rounded_down(value: float, digits: int = 3) -> float:
+    """A positive number with so many significant digits, never more than it; what a ledger tolerates is not lost."""
+    if not 0 < value < math.inf:
+        return value
+    scale = 10.0 ** (digits - 1 - math.floor(math.log10(value)))
+    return math.floor(value * scale * (1 + 1e-10)) / scale
+
+
 def or_nan(rho: float | None) -> float:
     """A cost in rho as a number: NaN where there is none."""
     return math.nan if rho is None else rho

@@ -149,6 +149,22 @@ def filter_epsilon(composition: Composition, cost: Cost, delta: float, aside: Se
     return rounded_epsilon(lambda left: curve(amount, left), aside.total_variation, delta, start=found)
 
 
+def largest_payable(composition: Composition, left: Cost, delta: float) -> float:
+    """The epsilon, at `delta`, of the largest fit with Gaussian noise that what is left pays for.
+
+    A fit is calibrated on the exact curve of Gaussian noise, and pays the rho of that noise. So this is no more than
+    the account's own epsilon, and under zCDP, whose conversion is looser, less.
+
+    Args:
+        composition: the filter.
+        left: of its cap.
+        delta: of the fit.
+    """
+    if composition == "basic":
+        return left.amount
+    return gaussian_epsilon(math.sqrt(2.0 * left.amount), delta) if left.amount < math.inf else math.inf
+
+
 def filter_delta(composition: Composition, cost: Cost, epsilon: float, aside: SetAside) -> float:
     """The delta of an amount at `epsilon`, bad events and rounding included."""
     if composition == "basic":

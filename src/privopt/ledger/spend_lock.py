@@ -1,10 +1,10 @@
 """What a budget is paid from: one thread at a time, in the process that opened it, and never from a copy."""
 
-import os
 import threading
 from typing import Any, Never, Self
 
 from privopt.errors import BudgetExceeded
+from privopt.process import this_process
 
 
 class SpendLock:
@@ -12,10 +12,10 @@ class SpendLock:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._process = os.getpid()
+        self._process = this_process()
 
     def __enter__(self) -> Self:
-        if os.getpid() != self._process:
+        if this_process() != self._process:
             raise BudgetExceeded(
                 "this budget was opened in another process, where a forked child's payments do not show: open a "
                 "budget in the process that spends it."

@@ -1,7 +1,7 @@
 """A statement of an account: what every payment cost and left, as numbers that may be shown to anybody.
 
 Nothing in it comes from data. What is left is told twice: as a share of the budget in the account's currency, in which
-payments add up, and as the epsilon of one more fit that would spend all of it.
+payments add up, and as the epsilon of the largest fit that it still pays for.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from datetime import UTC, datetime, time
 from privopt.errors import ArgumentError
 from privopt.ledger.account_file import AccountFile
 from privopt.ledger.events import NoEvent
-from privopt.ledger.filters import Cost, SetAside, filter_cap, filter_epsilon, sum_of_costs
+from privopt.ledger.filters import Cost, filter_cap, largest_payable, sum_of_costs
 from privopt.ledger.payments import Payment, Terms
 
 
@@ -22,12 +22,14 @@ class Line:
     Attributes:
         payment: what was paid.
         used: the share of the budget that it and all before it used, at most 1 but for rounding.
-        left: the epsilon of one more fit that spends all that is left after it.
+        left: the largest epsilon of one more fit that what is left after it pays for, see `largest_payable`.
+        left_delta: the delta of that fit: the account's, of which under basic composition what was paid is gone.
     """
 
     payment: Payment
     used: float
     left: float
+    left_delta: float
 
     @property
     def is_mark(self) -> bool:
@@ -80,8 +82,17 @@ class Statement:
 
     @property
     def left(self) -> float:
-        """The epsilon, at the account's delta, of one more fit that spends all that is left."""
-        return self.lines[-1].left if self.lines else self.terms.budget.epsilon
+        """The largest epsilon, at the account's delta, of one more fit that the account pays for."""
+        if self.lines:
+            return self.lines[-1].left
+        terms = self.terms
+        cap = filter_cap(terms.composition, terms.budget, terms.bad_event_delta)
+        return largest_payable(terms.composition, cap, terms.budget.delta)
+
+    @property
+    def left_delta(self) -> float:
+        """The delta of that fit."""
+        return self.lines[-1].left_delta if self.lines else self.terms.budget.delta
 
     @property
     def fits(self) -> int:
@@ -116,13 +127,14 @@ def _until(payments: tuple[Payment, ...], latest: datetime) -> tuple[Payment, ..
 
 def _lines(terms: Terms, payments: Iterable[Payment]) -> tuple[Line, ...]:
     cap, spent = filter_cap(terms.composition, terms.budget, terms.bad_event_delta), Cost(0.0)
-    aside = SetAside(terms.bad_event_delta, terms.budget.epsilon)
     lines: list[Line] = []
     for payment in payments:
         spent = sum_of_costs((spent, payment.cost))
-        left = max(0.0, cap.amount - spent.amount)
-        if terms.composition != "basic":
-            left = filter_epsilon(terms.composition, Cost(left), terms.budget.delta, aside)
+        left = largest_payable(
+            terms.composition, Cost(max(0.0, cap.amount - spent.amount)), terms.budget.delta
+        )
         shares = [spent.amount / cap.amount, *([spent.delta / cap.delta] if cap.delta > 0 else [])]
-        lines.append(Line(payment=payment, used=max(shares), left=left))
+        is_basic = terms.composition == "basic"
+        delta = max(0.0, cap.delta - spent.delta) if is_basic else terms.budget.delta
+        lines.append(Line(payment=payment, used=max(shares), left=left, left_delta=delta))
     return tuple(lines)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from randomgen import AESCounter, ChaCha
 
 from privopt.mechanisms.exact_noise import ExactNoise
+from privopt.process import this_process
 
 Shape = tuple[int, ...]
 NoiseName = Literal["exact", "float"]
@@ -112,7 +113,7 @@ class NoiseSource:
 
     def _open(self) -> None:
         """Key the streams; until all are, another thread of a child process finds that they are to be keyed."""
-        process = os.getpid()
+        process = this_process()
         self._noise = _stream("noise", self._seed)
         self._integers = ExactNoise(_stream("integers", self._seed).bit_generator)
         self._units = _stream("units", self._seed)
@@ -121,7 +122,7 @@ class NoiseSource:
 
     def _after_fork(self) -> None:
         """Take new keys in a child process; a seeded source is not secret and stays as it is."""
-        if self._seed is None and os.getpid() != self._process:
+        if self._seed is None and this_process() != self._process:
             self._open()
 
     @property
@@ -223,7 +224,7 @@ class NoiseSource:
         self.__reduce_ex__(4)
 
 
-KEPT_CHOICE: ContextVar[Callable[[], bytes] | None] = ContextVar("privopt_kept_choice", default=None)
+KEPT_CHOICE: ContextVar[Callable[[], bytes | None] | None] = ContextVar("privopt_kept_choice", default=None)
 
 
 class RepeatedChoice:
@@ -246,7 +247,8 @@ class RepeatedChoice:
     def lasting(cls, noise: NoiseSource) -> "RepeatedChoice":
         """The choice that is kept with a run that may be resumed, see `curator.kept_keys`; without one, a fresh one."""
         kept = None if noise.seeded else KEPT_CHOICE.get()
-        return cls(noise) if kept is None else cls.of(kept())
+        key = None if kept is None else kept()
+        return cls(noise) if key is None else cls.of(key)
 
     @property
     def units_generator(self) -> np.random.Generator:
@@ -287,10 +289,16 @@ def _checked_seed(seed: SupportsIndex) -> int:
     try:
         number = operator.index(seed)
     except TypeError:
-        raise TypeError(f"seed must be an integer or None, got a {type(seed).__name__}.") from None
+        if isinstance(seed, np.random.Generator | np.random.RandomState | np.random.BitGenerator):
+            raise TypeError(
+                f"random_state must be an integer or None, got a {type(seed).__name__}: whoever holds a generator "
+                "can repeat its draws, so noise from it is not secret, and a fit that moves it on is not reproducible. "
+                "Give None for secret noise, or an integer such as 3 for tests."
+            ) from None
+        raise TypeError(f"random_state must be an integer or None, got a {type(seed).__name__}.") from None
     if number < 0:
         raise ValueError(
-            f"seed must be at least 0, got {number}: give a non-negative integer, or None for secret noise."
+            f"random_state must be at least 0, got {number}: give a non-negative integer, or None for secret noise."
         )
     return number
 

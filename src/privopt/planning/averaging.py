@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Average = Literal["last", "tail", "weighted", "settled", "late"]
+Average = Literal["last", "tail", "weighted", "settled", "eased", "late"]
 
 
 def mixing_ratios(
@@ -15,7 +15,8 @@ def mixing_ratios(
     """How far the running average moves to each new iterate: weight over the sum of weights so far.
 
     "last" keeps the last iterate, "tail" the mean of the last ceil(steps / 2); the others weigh all of them: "weighted"
-    with (t + 1)^2, "settled" with min(t + 1, 8)^3 (for well-conditioned problems), "late" with (t + 1)^5.
+    with (t + 1)^2, "settled" with min(t + 1, 8)^3 (for well-conditioned problems), "eased" with min(t + 1, k)^3, k an
+    eighth of the steps and at least 8, "late" with (t + 1)^5.
 
     Args:
         average: which weights.
@@ -33,10 +34,14 @@ def mixing_ratios(
         weights = (t + 1.0) ** 2
     elif average == "settled":
         weights = np.minimum(t + 1.0, 8.0) ** 3
+    elif average == "eased":
+        weights = np.minimum(t + 1.0, max(8.0, steps / 8.0)) ** 3
     elif average == "late":
         weights = (t + 1.0) ** 5
     else:
-        raise ValueError(f"average must be 'last', 'tail', 'weighted', 'settled' or 'late', got {average!r}.")
+        raise ValueError(
+            f"average must be 'last', 'tail', 'weighted', 'settled', 'eased' or 'late', got {average!r}."
+        )
     if precision is not None:
         weights = weights * precision
     sums = np.cumsum(weights)

@@ -22,17 +22,48 @@ class RowSpectrum:
 
     Attributes:
         moment: M, (d, d), finite.
-        eigenvalues: h >= 0, (d,), estimates with the noise's share taken out.
-        axes: U, (d, d), the eigenvectors in its columns: the map of the rows is `U diag(h + f)^-1/2 U^T`.
-        floor: f > 0, in units of the eigenvalues.
-        constant: the number of the column of ones; None where there is none, or it is not known.
+        eigenvalues: h >= 0, (d,), the mean square of a row along each axis, the noise's share taken out.
+        axes: U, (d, d), orthonormal, in its columns: the map of the rows is `U diag(h + f)^-1/2 U^T`. The eigenvectors
+            of M, or where the ridge is larger than the noise those of M with the ridge.
+        floor: f > 0, in units of the eigenvalues, one number or one per axis, the ridge in it.
+        constant: the number of the column of ones; None without one.
     """
 
     moment: NDArray[np.float64]
     eigenvalues: NDArray[np.float64]
     axes: NDArray[np.float64]
-    floor: float
+    floor: float | NDArray[np.float64]
     constant: int | None = None
+
+    @property
+    def scale(self) -> NDArray[np.float64]:
+        """h + f, (d,)."""
+        return self.eigenvalues + self.floor
+
+    @property
+    def damping(self) -> NDArray[np.float64]:
+        """h / (h + f), (d,): the mean square of a mapped row along each axis."""
+        return self.eigenvalues / self.scale
+
+    @property
+    def signal(self) -> float:
+        """r, the length of a typical mapped row."""
+        return math.sqrt(float(np.sum(self.damping)))
+
+    @property
+    def penalised(self) -> NDArray[np.float64]:
+        """u, (d,): how much of a ridge each axis takes, that is, what of it is not the column of ones."""
+        whole = np.ones(len(self.eigenvalues))
+        return whole if self.constant is None else whole - self.axes[self.constant] ** 2
+
+    def ridge(self, strength: float) -> NDArray[np.float64]:
+        """`lam u_j / (h_j + f)`, (d,): how curved a ridge on w is along each axis."""
+        return strength * self.penalised / self.scale
+
+    def map(self) -> NDArray[np.float64]:
+        """B, (d, d), symmetric."""
+        matrix = (self.axes * self.scale**-0.5) @ self.axes.T
+        return 0.5 * (matrix + matrix.T)
 
     def mean_prediction(self, constant: int | None) -> NDArray[np.float64]:
         """x with `x . U^T v` about the mean prediction at v, (d,), by the moment's row of a column of ones.
@@ -43,7 +74,7 @@ class RowSpectrum:
         if constant is None:
             return np.zeros(len(self.eigenvalues))
         length = math.sqrt(max(float(self.moment[constant, constant]), LEAST_CONSTANT))
-        return self.axes.T @ self.moment[constant] / length / np.sqrt(self.eigenvalues + self.floor)
+        return self.axes.T @ self.moment[constant] / length / np.sqrt(self.scale)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -58,6 +89,7 @@ class Coordinates:
         ridge_smoothness: of the ridge in v.
         momentum: fixed momentum of a gradient method in v.
         balanced: whether gradients are shortened without regard to the target.
+        secant: whether steps are shortened by the curvature that released gradients show.
         pull: strength of a ridge in v around the anchor, beside the penalty that was asked for; 0 for none.
         anchor: in w, (d,); None for no such ridge. For problems with a ridge only.
         rows: the spectrum that `matrix` follows from, for solvers that look at directions one by one; None if the
@@ -71,6 +103,7 @@ class Coordinates:
     ridge_smoothness: float
     momentum: float
     balanced: bool = False
+    secant: bool = False
     pull: float = 0.0
     anchor: Float[Array, " d"] | None = None
     rows: RowSpectrum | None = None
@@ -92,8 +125,10 @@ class Coordinates:
             mapped: Regulariser = ridge
             if self.anchor is not None:
                 mapped = AnchoredRidge(ridge, jnp.asarray(self.pull, float), self.inward(self.anchor))
-            return replace(problem, regulariser=mapped, growth=None)
-        return replace(problem, growth=None)  # what is known of the growth is in other units
+            return replace(problem, regulariser=mapped, growth=None, constant=None)
+        return replace(
+            problem, growth=None, constant=None
+        )  # the growth is known in other units, 1 is no column
 
     def outward(self, params: Array) -> Array:
         """w = B v."""

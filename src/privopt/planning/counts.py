@@ -1,17 +1,22 @@
 """Settings of whitened descent for counts: everything is relative to how large the counts were released to be.
 
-The public bound on a count says little about its size. So `TargetMagnitudes` is released first. With s the noise of its
-entries and m_k the mean by the entries kept before, at least s, entry k is left out unless it is above
+The public bound on a count says little about its size. So `TargetMagnitudes` is released first, with noise of standard
+deviation s in each entry. Two readings of it are combined:
 
-    s sqrt(4 + 2 log max(1, 10 u_k s / m_k))
+    seen            entry k, unless noise explains it: above s sqrt(4 + 2 log max(1, 10 u_k s / m_k)), m_k the mean by
+                    the entries that were seen before, at least s
+    fitted          log-normal bumps over the intervals, 9 widths at each half octave, with the height that fits best;
+                    averages over bumps by their likelihood, where real counts differ from a bump by a factor of 0.35
+    mean            m, the geometric mean of what the bumps say
+    parts           of the mean in each interval: 3/4 by what was seen, 1/4 by the bumps
+    large counts    q = sum_k parts_k u_k (3/4 u_k from the second interval on) / m, about E y^2 / E y, for both
+                    readings; their geometric mean with the same weights, at least m
+    beyond c        t(c) = sum_k parts_k max(0, 1 - c / u_k), u_k as for q: about the mean of what counts exceed c by
 
-so that noise alone seldom adds more than a tenth of what was found below it, however large the bound. With what is left
+From these follow
 
-    mean            m = sum_k u_k value_k
-    large counts    q = sum_k u_k^2 value_k (3/4 from the second interval on) / m, about E y^2 / E y
     start           the constant column's coefficient is log m, so that descent begins at the best constant
     curvature       m, that of exp at the start
-    slope           2 q
     anchor          a ridge around the start, in v, of strength kappa = m (s_1 / m)^2 D / 0.3: s_1 the noise of one
                     gradient that had the whole rest, D = sum h_j / (h_j + f). It is the posterior's where log-rates
                     have variance 0.3 around their mean, and keeps weak data near the constant.
@@ -21,26 +26,40 @@ The rest is the rule of `planning.whitening` for slope and curvature 1 in units 
     share           of mu^2 for the magnitudes (100 / (n mu))^2, at least 0.05 and at most half of what the second
                     moment leaves: their noise is relative to 1 / n
     noise excess    V = V_1 (2 q / m)^2, V_1 that of the rule
-    cap             0.2 - 0.15 log10 V, between 0.4 and 1; the clip is cap * 2 q * r
-    steps           0.5 V_1^-0.48 at the bound on r, between 4 and 100
-    step size       0.5 / (m + kappa + lam |B|^2); momentum 0.5
+    cap             0.2 - 0.15 log10 V, between 0.4 and 1
+    clip            c r, c the smaller of two. One is the clip of the slopes that balances what is cut off with noise,
 
-The constants were chosen on the counts of the half of the panel that is there to choose on, and on made-up ones. All of
-it concerns utility only.
+                        argmin over c of (beta t(c) + 0.05 q m / (4 c))^2 + (N c)^2,   beta = 3 sqrt(N) within 0.12..1,
+
+                    over c at least 0.7 m. N c is the length of the noise of one gradient that had the whole rest. The
+                    mean of what slopes exceed c by is at most q m / (4 c) for any distribution with this second
+                    moment; a part of that stands for tails that noise hides. The other is
+                    cap * 2 q * max(1, sqrt(0.003 / N)). c is at least 1 where N is below m: no count but 0 is below 1.
+                    It grows without bound as the noise falls, so that a larger budget ends at the optimum of the loss
+    steps           0.5 V_1^-0.48 at the bound on r, between 4 and 100; a sixth of that where it is more, up to 300
+    step size       0.5 / (m + kappa + lam |B|^2), and at most 1 / L_t, L_t the largest curvature that the released
+                    gradients have shown so far: rates that grow make the loss more curved. Momentum 0.5
+    average         "eased"
+
+The constants were chosen on the counts of the half of the panel that is there to choose on, and on made-up ones; those
+of the bumps and of the clip on six sets of counts of four tables (randhie, compas, california, german) and six made-up
+ones. All of it concerns utility only.
 """
 
 import math
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.instance import Instance
-from privopt.planning.whitening import LossConstants, WhiteningRule, only_free_column
+from privopt.planning.whitening import LossConstants, WhiteningRule
 from privopt.problems.losses import Poisson
 from privopt.problems.magnitudes import interval_ends
 from privopt.problems.problem import Problem
@@ -48,6 +67,16 @@ from privopt.problems.problem import Problem
 LEVEL_REACH, LEAST_LEVEL_SHARE = 100.0, 0.05
 SIGNIFICANT = 2.0  # standard deviations of an entry whose noise is at most a tenth of the mean
 FAINT = 0.1  # that tenth
+LEAST_MEAN = 1e-6
+LEAST_PEAK, PEAK_STEP = -2.0, 0.5  # of bumps, in octaves
+WIDTHS = np.geomspace(0.35, 3.2, 9)  # in octaves
+TYPICAL_WIDTH, WIDTH_SPREAD = 1.0, 0.5  # the second of its logarithm
+SMALLNESS = 0.1  # fall of the log prior in an octave
+MOST_BEYOND = 0.1  # share of the mean beyond the public bound
+LEAST_HEIGHT = 0.3  # of a bump, in standard deviations
+MISFIT = 0.35  # of real counts in an interval, over the bump
+TINY_SHARE = 1e-12  # no bump leaves an interval empty
+FITTED = 0.25  # weight of the bumps beside what was seen
 FILLED = 0.75  # E y^2 / (u E y) of a count spread over (u / 2, u]
 SLOPE = 2.0  # of the large counts
 HURRY = 0.5
@@ -57,19 +86,41 @@ RELATIVE_TO_THE_MEAN = (
     "the clip and the step size of the plan are in units of the mean count, which no plan can know: the run releases "
     "it first, then clips in proportion to it and steps in inverse proportion."
 )
-RELATIVE = LossConstants(slope=1.0, curvature=1.0, cap=(0.2, 0.15, 0.4), pace=0.5)
+RELATIVE = LossConstants(
+    slope=1.0, curvature=1.0, cap=(0.2, 0.15, 0.4), pace=0.5, returns="eased", most_steps=300, secant=True
+)
+BIAS, LEAST_BIAS, MOST_BIAS = 3.0, 0.12, 1.0  # beta
+HIDDEN = 0.05  # of the largest mean that a second moment allows beyond a clip
+LEAST_SLOPE = 0.7  # of the mean
+LEAST_COUNT = 1.0  # that counts other than 0 are
+QUIET = 0.003  # N from which on the clip of the large counts grows
+SLOPES = 2.0 ** (np.arange(161) / 8.0)  # c over the least one
+MOST_SLOPE = 8.0  # of the public bound
 
 
 class Level(NamedTuple):
-    """How large counts are, as released: m and q."""
+    """How large counts are, as released.
+
+    Attributes:
+        mean: m.
+        large: q.
+        sizes: of the counts in each interval, (k,).
+        parts: of the mean, in each interval, (k,).
+    """
 
     mean: float
     large: float
+    sizes: NDArray[np.float64] = np.ones(0)
+    parts: NDArray[np.float64] = np.zeros(0)
+
+    def beyond(self, slopes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """t(c) for several c, (j,)."""
+        return np.maximum(0.0, 1.0 - slopes[:, None] / self.sizes) @ self.parts
 
 
 def constant_column(problem: Problem) -> int | None:
-    """The column of ones of a model of counts: the only one whose coefficient is not penalised; None if unclear."""
-    return only_free_column(problem) if isinstance(problem.loss, Poisson) else None
+    """The column of ones of a model of counts; None without one, and for other losses."""
+    return problem.constant if isinstance(problem.loss, Poisson) else None
 
 
 def level_share(instance: Instance, share: float) -> float:
@@ -79,14 +130,14 @@ def level_share(instance: Instance, share: float) -> float:
         instance: the problem and the budget.
         share: of mu^2 for the second moment; of the rest the magnitudes get no more than half.
     """
-    if not instance.is_private or instance.public.by_user or constant_column(instance.problem) is None:
+    if not instance.is_private or constant_column(instance.problem) is None:
         return 0.0
     wanted = (LEVEL_REACH / (instance.public.n * instance.mu)) ** 2
     return min(max(wanted, LEAST_LEVEL_SHARE), 0.5 * (1.0 - share))
 
 
 def level(released_magnitudes: Array | NDArray[np.float64], stddev: float, largest: float) -> Level:
-    """m and q of released magnitudes; where all of them drown, the largest alone. Post-processing.
+    """How large counts are, by released magnitudes. Post-processing.
 
     Args:
         released_magnitudes: as `TargetMagnitudes` gives them, (k,).
@@ -95,17 +146,94 @@ def level(released_magnitudes: Array | NDArray[np.float64], stddev: float, large
     """
     ends = interval_ends(largest)
     values = np.nan_to_num(np.asarray(released_magnitudes, np.float64))
+    mean, fitted = bump_level(values, stddev, largest)
+    seen = significant(values, stddev, ends) * ends
+    sizes = ends * np.where(ends <= 1.0, 1.0, FILLED)
+    shares = (1.0 - FITTED) * _normalised(seen if np.any(seen) else fitted) + FITTED * _normalised(fitted)
+    large = _normalised(seen if np.any(seen) else fitted) @ sizes
+    large = float(large ** (1.0 - FITTED) * (_normalised(fitted) @ sizes) ** FITTED)
+    return Level(mean=mean, large=max(large, mean), sizes=sizes, parts=mean * shares)
+
+
+def _normalised(parts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """With a sum of 1."""
+    return parts / float(np.sum(parts))
+
+
+def significant(values: NDArray[np.float64], stddev: float, ends: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The entries of released magnitudes that noise does not explain, and 0 in place of the others, (k,)."""
     kept, below = np.zeros_like(values), stddev
     for k, end in enumerate(ends):
         reach = math.log(max(1.0, end * stddev / (FAINT * below))) if stddev else 0.0
         if values[k] > stddev * math.sqrt(SIGNIFICANT**2 + 2.0 * reach):
             kept[k] = values[k]
             below = max(float(kept @ ends), stddev)
-    if not np.any(kept > 0.0):
-        kept[0] = max(float(np.max(values)), 0.1 * stddev, 1e-6)
-    mean = min(float(kept @ ends), largest)
-    shares = kept * ends / mean
-    return Level(mean=mean, large=float(shares @ (ends * np.where(ends <= 1.0, 1.0, FILLED))))
+    return kept
+
+
+def bump_level(
+    values: NDArray[np.float64], stddev: float, largest: float
+) -> tuple[float, NDArray[np.float64]]:
+    """The mean count, and about what each interval adds to it, by log-normal bumps fitted to released magnitudes.
+
+    Args:
+        values: the released magnitudes, (k,), finite.
+        stddev: of the noise of an entry.
+        largest: the public bound on a count.
+    """
+    ends = interval_ends(largest)
+    if stddev == 0.0:
+        parts = np.maximum(values, 0.0) * ends
+        mean = min(max(float(np.sum(parts)), LEAST_MEAN), largest)
+        return mean, parts if np.any(parts > 0.0) else np.eye(len(ends))[0] * mean
+    shares, log_prior = _bumps(largest)
+    shapes = shares / ends
+    precision = np.full_like(shapes, stddev**-2.0)
+    height = np.zeros(len(shapes))
+    for _ in range(2):  # the second time with what real counts differ from a bump by
+        known = np.sum(precision * shapes**2, axis=1)
+        height = np.maximum(
+            np.sum(precision * shapes * values, axis=1) / known, LEAST_HEIGHT / np.sqrt(known)
+        )
+        precision = 1.0 / (stddev**2 + (MISFIT * height[:, None] * shapes) ** 2)
+    fitted = height[:, None] * shapes
+    likelihood = 0.5 * np.sum(np.log(precision) - (values - fitted) ** 2 * precision, axis=1) + log_prior
+    weights = np.exp(likelihood - np.max(likelihood))
+    weights /= np.sum(weights)
+    real = (MISFIT * fitted) ** 2
+    parts = np.maximum(fitted + real / (real + stddev**2) * (values - fitted), 0.0) * ends
+    totals = np.maximum(np.sum(parts, axis=1), LEAST_MEAN)
+    mean = min(math.exp(float(weights @ np.log(totals))), largest)
+    return mean, weights @ parts + LEAST_MEAN
+
+
+@cache
+def _bumps(largest: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Which share of the mean lies in each interval, (models, k), and the log prior, (models,), of each bump."""
+    octaves = np.log2(interval_ends(largest))
+    peaks = np.arange(LEAST_PEAK, octaves[-1] + 1.0, PEAK_STEP)
+    peak, width = (grid.ravel()[:, None] for grid in np.meshgrid(peaks, WIDTHS, indexing="ij"))
+    below = ndtr((octaves - peak) / width)
+    shares = np.diff(below, axis=1, prepend=0.0)
+    beyond = 1.0 - below[:, -1]
+    prior = -0.5 * (np.log(width[:, 0] / TYPICAL_WIDTH) / WIDTH_SPREAD) ** 2
+    prior -= SMALLNESS * np.maximum(peak[:, 0], 0.0)
+    prior -= np.where(beyond > MOST_BEYOND, ((beyond - MOST_BEYOND) / MOST_BEYOND) ** 2, 0.0)
+    return shares + TINY_SHARE, prior
+
+
+def balanced_slope(found: Level, noise: float, largest: float) -> float:
+    """The c that balances what is cut off with noise.
+
+    Args:
+        found: how large counts are.
+        noise: N.
+        largest: the public bound on a count.
+    """
+    slopes = LEAST_SLOPE * found.mean * SLOPES
+    weight = min(max(BIAS * math.sqrt(noise), LEAST_BIAS), MOST_BIAS)
+    cut = weight * found.beyond(slopes) + HIDDEN * found.large * found.mean / (4.0 * slopes)
+    return min(float(slopes[np.argmin(np.hypot(cut, noise * slopes))]), MOST_SLOPE * largest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,22 +265,30 @@ class CountsRule:
             return start
         return jnp.asarray(start).at[self.column].set(math.log(found.mean))
 
+    def slope(self, found: Level, signal: float) -> float:
+        """c, the clip over the length of a typical row in v."""
+        large = SLOPE * found.large
+        noise = self.whitening.unit_noise * max(signal, 1e-6) * math.sqrt(self.whitening.parameters)
+        kept = self.whitening.cap(signal, large / found.mean) * large * max(1.0, math.sqrt(QUIET / noise))
+        least = LEAST_COUNT if noise < found.mean else 0.0
+        return max(min(balanced_slope(found, noise, self.largest), kept), least)
+
     def coordinates(
         self, released_moment: Array | NDArray[np.float64], found: Level, start: Array
     ) -> Coordinates:
         """The coordinates of a released second moment (d, d), anchored at a start in w. Post-processing."""
-        rule, slope = self.whitening, SLOPE * found.large
+        rule = self.whitening
         plain = rule.coordinates(released_moment)
-        kept, _ = rule.spectrum(released_moment)
-        directions = float(np.sum(kept / (kept + rule.floor)))
-        signal = math.sqrt(directions)
-        clip = rule.cap(signal, slope / found.mean) * slope * max(signal, 1e-6)
+        assert plain.rows is not None
+        signal = plain.rows.signal
+        directions = signal**2
+        clip = self.slope(found, signal) * max(signal, 1e-6)
         pull = (rule.unit_noise * clip) ** 2 * directions / (SPREAD * found.mean)
         return replace(
             plain,
             clip=clip,
             smoothness=(found.mean + pull) / HURRY,
-            ridge_smoothness=rule.ridge * plain.stretch**2 / HURRY,
+            ridge_smoothness=float(np.max(plain.rows.ridge(rule.ridge))) / HURRY,
             pull=pull,
             anchor=start,
         )

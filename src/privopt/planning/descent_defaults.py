@@ -4,7 +4,8 @@ With n units, p parameters, rows of norm at most R, budget mu (Gaussian DP) and 
 
     signal      omega = n mu / (factor sqrt(p)): the largest gradient over the noise of one gradient
     clip        C = slope * R, slope a little under the largest slope of the loss
-    step size   eta = 1.25 / (L + lam), L = curvature * R^2; stable for every momentum up to (4/3) / L
+    step size   eta = 1.25 / (L + l), L = curvature * R^2, l the largest curvature of the penalty; stable for every
+                momentum up to (4/3) / (L + l). Steps that take the ridge by its proximal map leave l out
     steps       T = sqrt(8 * travel * omega / (eta R^2)), between 3 and 150
     momentum    b = (1 - q) / (1 + q), q = min(4 / T, 0.8), fixed
     average     weights (t + 1)^2
@@ -105,10 +106,21 @@ def descent_setting(
     clip: float | None = None,
     steps: int | None = None,
     curvature: float | None = None,
+    shrinks: bool = False,
 ) -> Setting:
-    """The setting of full-batch gradient descent; L + lam is `curvature` where that is given."""
+    """The setting of full-batch gradient descent.
+
+    Args:
+        instance: the problem and the budget.
+        clip: C, where it is given.
+        steps: T, where it is given.
+        curvature: L + l, where it is given.
+        shrinks: whether steps take the ridge by its proximal map.
+    """
     strong = instance.ridge
-    step_size = STEP_FACTOR / (smoothness(instance) + strong if curvature is None else curvature)
+    if curvature is None:
+        curvature = smoothness(instance) + (0.0 if shrinks else instance.penalty_smoothness)
+    step_size = STEP_FACTOR / curvature
     if steps is None:
         steps = default_steps(instance, step_size)
     slowness = max(math.sqrt(min(1.0, step_size * strong)), min(4.0 / max(steps, 1), 0.8))

@@ -6,7 +6,11 @@ only.
 
 import math
 import secrets
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from privopt.planning import descent_defaults
 from privopt.planning.coordinates import Coordinates
@@ -14,13 +18,47 @@ from privopt.planning.descent_theory import SmoothObjective
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.notices import long_steps
+from privopt.planning.quantile_level import level_notice
+
+SHARE_OF_STEP = 0.5  # what a given step size may take of a parameter for the ridge by a gradient step
+
+RARE = 10.0  # minus the logarithm of how often noise alone shows a curvature
 
 
 def setting(solver: Any, instance: Instance) -> descent_defaults.Setting:
     """The practical setting for what is known of a solver's fields."""
     return descent_defaults.descent_setting(
-        instance, clip=solver.clip, steps=solver.steps, curvature=solver.smoothness
+        instance,
+        clip=solver.clip,
+        steps=solver.steps,
+        curvature=solver.smoothness,
+        shrinks=bool(solver.shrinks),
     )
+
+
+def shrinks(solver: Any, instance: Instance) -> bool:
+    """Whether the ridge enters by its proximal map: where that is exact, and gradient steps would be short for it."""
+    if solver.smoothness is not None or not instance.problem.shrinks_exactly:
+        return False
+    penalty = instance.penalty_smoothness
+    if solver.step_size is not None:
+        return solver.step_size * penalty > SHARE_OF_STEP
+    return penalty > descent_defaults.smoothness(instance)
+
+
+def stepped_smoothness(solver: Any, instance: Instance) -> float:
+    """The known curvature of what gradient steps descend on."""
+    if solver.smoothness is not None:
+        return solver.smoothness
+    ridge = instance.penalty_smoothness if shrinks(solver, instance) else 0.0
+    return instance.known_smoothness - ridge
+
+
+def longest_step(solver: Any, instance: Instance) -> float:
+    """The stability limit 2 (1 + b) / ((1 + 2 b) L) of momentum b; for any b where it is open."""
+    curved = stepped_smoothness(solver, instance)
+    momentum = 1.0 if solver.momentum is None else solver.momentum
+    return 2.0 * (1.0 + momentum) / ((1.0 + 2.0 * momentum) * curved) if curved > 0 else math.inf
 
 
 def contraction(solver: Any, instance: Instance) -> float | None:
@@ -37,6 +75,8 @@ def chosen(solver: Any, instance: Instance) -> int | None:
 
 
 DEFAULTS = {
+    "shrinks": shrinks,
+    "restarts": lambda solver, instance: not instance.is_private and solver.momentum is None,
     "steps": lambda solver, instance: setting(solver, instance).steps,
     "clip": lambda solver, instance: setting(solver, instance).clip,
     "step_size": lambda solver, instance: setting(solver, instance).step_size,
@@ -53,8 +93,55 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
     found = descent_defaults.forecast(instance, steps=solver.steps, clip=solver.clip)
     smoothness = solver.smoothness
     if smoothness is None:
-        smoothness = descent_defaults.smoothness(instance) + instance.penalty_smoothness
+        smoothness = descent_defaults.smoothness(instance)
+        smoothness += 0.0 if solver.shrinks else instance.penalty_smoothness
+    if solver.rows is None:  # in whitened coordinates the level is set afterwards
+        found = found.noting(*level_notice(instance.problem.loss, None))
     return found.noting(*long_steps(solver.step_size, smoothness))
+
+
+@dataclass(frozen=True)
+class ShownCurvature:
+    """The largest curvature L that successive released gradients have shown, the part that noise explains taken out.
+
+    Between points a distance s apart, gradients that differ by y and have independent noise of standard deviation d in
+    each of p entries show `sqrt(|y|^2 - 2 d^2 (p + 2 sqrt(10 p) + 20)) / s`. Noise alone shows any with probability
+    e^-10 at most. Post-processing.
+
+    Attributes:
+        largest: L.
+        point: where the last gradient was taken, (p,); None before the first.
+        gradient: the last gradient, penalty included, (p,).
+    Source:
+        Laurent, Massart 2000, Lemma 1, for the tail of a sum of squares; the rest is ours.
+    """
+
+    largest: float = 0.0
+    point: NDArray[np.float64] | None = None
+    gradient: NDArray[np.float64] | None = None
+
+    def after(self, point: ArrayLike, gradient: ArrayLike, deviation: float) -> "ShownCurvature":
+        """With one more gradient; one that is not finite is left out.
+
+        Args:
+            point: where it was taken.
+            gradient: released, penalty included.
+            deviation: d.
+        """
+        at, slope = (np.ravel(np.asarray(entries, np.float64)) for entries in (point, gradient))
+        if not (np.all(np.isfinite(at)) and np.all(np.isfinite(slope))):
+            return self
+        if self.point is None or self.gradient is None:
+            return ShownCurvature(self.largest, at, slope)
+        distance = float(np.linalg.norm(at - self.point))
+        noise = 2.0 * deviation**2 * (at.size + 2.0 * math.sqrt(RARE * at.size) + 2.0 * RARE)
+        change = math.sqrt(max(float(np.sum((slope - self.gradient) ** 2)) - noise, 0.0))
+        shown = change / distance if distance > 0.0 else 0.0
+        return ShownCurvature(max(self.largest, shown) if math.isfinite(shown) else self.largest, at, slope)
+
+    def step_size(self, longest: float) -> float:
+        """1 / L, and no more than the longest step."""
+        return min(longest, 1.0 / self.largest) if self.largest > 0.0 else longest
 
 
 def in_coordinates(coordinates: Coordinates) -> dict[str, Any]:
@@ -64,7 +151,9 @@ def in_coordinates(coordinates: Coordinates) -> dict[str, Any]:
         "clip": coordinates.clip,
         "step_size": 1.0 / smoothness,
         "momentum": coordinates.momentum,
+        "restarts": math.isinf(coordinates.clip),  # no clip is infinite with noise
         "balanced": coordinates.balanced,
+        "secant": coordinates.secant,
         "smoothness": smoothness,
         "rows": coordinates.rows,
     }

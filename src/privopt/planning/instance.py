@@ -34,6 +34,12 @@ class Instance(Task[Problem]):
         return self.problem.regulariser.smoothness
 
     @property
+    def known_smoothness(self) -> float:
+        """The curvature of the objective as far as it is known: of the penalty, and of a loss that states its own."""
+        loss = self.problem.loss_smoothness(self.public)
+        return self.penalty_smoothness + (loss if math.isfinite(loss) else 0.0)
+
+    @property
     def loss_at_zero(self) -> float | None:
         """A bound on the mean loss at zero, and so on the excess of a start there; None if nothing bounds it."""
         loss = self.problem.loss

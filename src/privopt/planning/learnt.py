@@ -34,7 +34,7 @@ from jaxtyping import Array
 from numpy.typing import ArrayLike, NDArray
 
 from privopt.planning.logistic_curvature import logistic_curvature
-from privopt.planning.whitening import WhiteningRule, only_free_column
+from privopt.planning.whitening import WhiteningRule
 from privopt.problems.losses import Logistic
 from privopt.problems.problem import Problem
 
@@ -121,19 +121,20 @@ def learnt(
         rule: of the run.
         released_moment: the second moment as it was released, (d, d).
         evidence: of the run in its coordinates.
-        problem: in the original coordinates; a column whose ridge is 0, if there is one such, is the constant.
+        problem: in the original coordinates.
         params: the result in the original coordinates, (d,) or (d, K).
         offset: o, of the loss.
     Returns:
         None where there is no noise, or something is not finite.
     """
     width = rule.width
-    kept, axes = rule.spectrum(np.asarray(released_moment))
+    rows = rule.directions(np.asarray(released_moment))
+    kept, axes = rows.eigenvalues, rows.axes
     point, slope = (axes.T @ np.asarray(one, float).reshape(width, -1) for one in evidence[:2])
     if not (evidence.noise > 0 and np.all(np.isfinite(point)) and np.all(np.isfinite(slope))):
         return None
-    lengths = kept + rule.floor
-    column = only_free_column(problem)
+    lengths = rows.scale
+    column = problem.constant
     shift = np.zeros(width) if column is None else axes[column]
     curvature = rule.constants.curvature
     if isinstance(problem.loss, Logistic) and column is not None:

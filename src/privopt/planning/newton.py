@@ -14,13 +14,16 @@ EXPERIMENTAL = "this method is experimental: whitened gradient descent was far m
 
 
 def default_damping(solver: Any, instance: Instance) -> float:
-    """lambda0: the noise of a direction, z sqrt(d) |g| b / (n l^2), is at most half of the longest, |g| / l."""
+    """lambda0: the noise of a direction, z sqrt(d) |g| b / (n l^2), is at most half of the longest, |g| / l.
+
+    A ridge's part of g is at most its curvature times the parameters, and the noise for it at most half of these.
+    """
     public = instance.public
     largest = instance.problem.loss.curvature * public.row_bound**2
     if not instance.is_private:
         return 0.0 if instance.ridge > 0 else 1e-6 * largest
-    multiplier = math.sqrt(2.0 * solver.steps) / instance.mu
-    return max(DAMPING * largest, 2.0 * multiplier * math.sqrt(public.d) * largest / public.n)
+    noise = math.sqrt(2.0 * solver.steps * public.d) / instance.mu * largest / public.n
+    return max(DAMPING * largest, 2.0 * noise, math.sqrt(2.0 * noise * instance.penalty_smoothness))
 
 
 DEFAULTS = {

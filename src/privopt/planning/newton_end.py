@@ -39,7 +39,7 @@ def newton_end(
     ridge: float,
     noise: float,
 ) -> NDArray[np.float64]:
-    """`x0 + U (A + s)^-1 (A U^T (u - x0) - U^T y)`, `A_j = c h_j / (h_j + f) + lam / (h_j + f)`.
+    """`x0 + U (A + s)^-1 (A U^T (u - x0) - U^T y)`, `A_j = (c h_j + lam u_j) / (h_j + f)`.
 
     Args:
         rows: the spectrum that the coordinates follow from.
@@ -47,11 +47,10 @@ def newton_end(
         gradient: y, the plain mean of the released gradients, the penalty's included.
         start: x0, which the step is shrunk towards.
         curvature: c, of the loss by its prediction.
-        ridge: lam, the strength of the ridge in the data's own coordinates.
+        ridge: lam, the strength of the ridge in the data's own coordinates; u_j of it meets axis j.
         noise: s, standard deviation of every entry of the mean gradient.
     """
-    scale = rows.eigenvalues + rows.floor
-    bend = curvature * np.maximum(rows.eigenvalues / scale, LEAST_SIGNAL) + ridge / scale
+    bend = curvature * np.maximum(rows.damping, LEAST_SIGNAL) + rows.ridge(ridge)
     first = np.asarray(start)
     shown = bend * (rows.axes.T @ (np.asarray(point) - first)) - rows.axes.T @ np.asarray(gradient)
     return first + rows.axes @ (shown / (bend + noise))

@@ -2,12 +2,34 @@
 
 import numpy as np
 
+from privopt.ledger.amounts import Budget
 from privopt.planning.instance import Instance
 from privopt.planning.plan import figure
 from privopt.problems.black_box import BlackBox
 from privopt.problems.losses import Loss
 
 NOISE_IS_OFF = "epsilon is infinite: nothing is clipped or noised, and the result is not private."
+
+
+NO_RELEASES = (
+    "nothing is released: the run returns the start that it was given, and learns nothing from the data."
+)
+
+LEAST_USUAL_EPSILON, LARGEST_USUAL_EPSILON = 1e-3, 100.0
+
+
+def extreme_epsilon(budget: Budget) -> tuple[str, ...]:
+    """An epsilon at which there is hardly a guarantee, or hardly a result."""
+    epsilon = budget.epsilon
+    if not budget.is_private or LEAST_USUAL_EPSILON <= epsilon <= LARGEST_USUAL_EPSILON:
+        return ()
+    if epsilon > LARGEST_USUAL_EPSILON:
+        odds = f"one unit may change the odds of any result by a factor of e^{epsilon:.6g}"
+        consequence = f"{odds}, which hides almost nothing"
+        side = f"above {LARGEST_USUAL_EPSILON:g}"
+    else:
+        consequence, side = "the noise will drown almost any result", f"below {LEAST_USUAL_EPSILON:g}"
+    return (f"epsilon {epsilon:.6g} is {side}: {consequence}. Common values lie between 0.1 and 10.",)
 
 
 def large_delta(instance: Instance) -> tuple[str, ...]:

@@ -1,10 +1,10 @@
 """Defaults, schedule and forecast of online-to-non-convex descent (O2NC).
 
-    T = 300 steps, windows of M = 20 (T / 5 where T / 20 < 5)
+    T = 300 steps (100 where a black box is called record by record), windows of M = 20 (T / 5 where T / 20 < 5)
     a_t   = (R / 4) (1 - t / T) + R / 200,  D_t = 2 a_t / (M + 1)          mode "practical": R a guess of the distance
     a_t   = the given radius                                               mode "guarantee"
     eta_t = 4 D_t / (sqrt(M) sqrt(G^2 + p sigma^2)),  G = 0.3 C            "guarantee": 2 D / (sqrt(M) sqrt(C^2 + ...))
-    R     = sqrt(p) / row bound; 4 times that, and twice the step size, for a user-written loss
+    R     = sqrt(p) / row bound; 4 times that, and twice the step size, 4 times at little noise, for a user-written loss
 
 with p parameters and sigma the noise of a released gradient. The points of a window lie within D (M + 1) / 2 of their
 mean, hence D. The practical numbers were chosen by the loss on generated problems; those of user-written losses on the
@@ -41,10 +41,12 @@ TAIL = 0.1  # of the steps, whose points are averaged
 TYPICAL = 0.3  # of the clip: the mean gradient's length that the step size allows for
 STEP_FACTOR, OWN_STEP_FACTOR, PROVED_STEP_FACTOR = 4.0, 8.0, 2.0
 OWN_DISTANCE = 4.0  # of a user-written loss
+LITTLE_NOISE = 0.004  # x below which steps of a user-written loss grow, to twice their size
+SHORTENED, LEAST_SHORTENED, MOST_SHORTENED = 40.0, 0.01, 0.2  # of the units of a user-written loss, in x
 GUARANTEE_RADIUS = 1.0 / 8.0  # of the distance
 FAINT = 100.0  # p sigma^2 over C^2 M from which on steps say next to nothing
 
-STEPS_BY_VALUES = 100
+STEPS_BY_CALLS = 100  # of a black box that is called record by record, where steps are dear
 SMOOTHING, SMOOTHING_OF_PLATEAUS = 1.0 / 64.0, 1.0 / 16.0  # of the distance
 VALUE_SMOOTHING = 0.1  # of a parameter's scale
 
@@ -156,7 +158,8 @@ def clip(solver: Any, instance: Instance) -> float:
 
 def steps(solver: Any, instance: Instance) -> int:
     """T."""
-    return STEPS_BY_VALUES if solver.oracle == "values" else STEPS
+    loss = instance.problem.loss
+    return STEPS_BY_CALLS if isinstance(loss, BlackBox) and loss.host else STEPS
 
 
 def window(solver: Any, instance: Instance) -> int:
@@ -175,10 +178,27 @@ def distance(solver: Any, instance: Instance) -> float:
 
 
 def step_factor(solver: Any, instance: Instance) -> float:
-    """What the step size is in units of D / (sqrt(M) |g|)."""
+    """What the step size is in units of D / (sqrt(M) |g|); at little noise more of it for a user-written loss."""
     if solver.mode == "guarantee":
         return PROVED_STEP_FACTOR
-    return OWN_STEP_FACTOR if isinstance(instance.problem.loss, RecordLoss) else STEP_FACTOR
+    if not isinstance(instance.problem.loss, RecordLoss):
+        return STEP_FACTOR
+    noise = relative_noise(instance)
+    return OWN_STEP_FACTOR * (2.0 if noise == 0 else min(max(LITTLE_NOISE / noise, 1.0), 2.0))
+
+
+def relative_noise(instance: Instance) -> float:
+    """x = factor sqrt(p) / (n mu): the noise of one gradient that the whole budget buys, over its clip."""
+    return math.sqrt(instance.parameters) * descent_defaults.noise_of_one(instance, 1.0)
+
+
+def own_quantile(instance: Instance) -> float:
+    """The share of the units of a user-written loss whose gradients the clip is to leave as they are.
+
+    A clip that shortens a fifth of them keeps its bias however large the budget is, so it shortens fewer where there is
+    less noise.
+    """
+    return 1.0 - min(max(SHORTENED * relative_noise(instance), LEAST_SHORTENED), MOST_SHORTENED)
 
 
 def typical(solver: Any, instance: Instance) -> float:

@@ -6,7 +6,8 @@ distance to the optimum and s = 2 (replace-one) or 1:
     strength    lam = 0.2 (L0 / R) (1 / sqrt(n m) + s sqrt(p) / (n sqrt(m) sqrt(2 rho))), doubled from phase to phase
     steps       T_i = min(25, 4 sqrt(1 + beta / lam_i)), the number that AC-SA needs to halve a gap without noise
     clip        0.5 L0 / sqrt(m), where users' mean gradients end
-    curvature   the largest eigenvalue of the rows' second moment, released for 2 % of the budget
+    curvature   the largest eigenvalue of the rows' second moment, released for 2 % of the budget, times the loss's own;
+                of a loss with corners, which has none, times twice the guess of `descent_defaults`
     quantile    min(0.99, max(0.3, 0.99 - 15 N0)), N0 the noise of one mean over the clip
     spread      0.55 L0 / sqrt(m), where they are expected around their own mean
 
@@ -43,6 +44,9 @@ STAGES = 6  # at most: each halves the gap
 NOISELESS_STEPS = 500
 PROBE_SHARE = 0.02  # of mu^2
 LEAST_EIGENVALUE = 1e-3  # of the squared row bound
+CORNER_FACTOR = (
+    2.0  # of the guessed curvature of a loss with corners: they are met on a part of the records at a time
+)
 WIDEST = 2_000  # features: the probe sums d^2 numbers
 COUNT_HEIGHT = 0.23  # of the clip: 5 % of rho for the count
 QUANTILE_RATE = 0.4
@@ -276,9 +280,12 @@ def probed_smoothness(most: float, released: float, stddev: float, problem: Prob
     """
     if not math.isfinite(released):
         return most
-    least = LEAST_EIGENVALUE * public.row_bound**2
-    eigenvalue = max(released + 2.0 * stddev, least)
-    return min(most, problem.loss.curvature * eigenvalue + problem.regulariser.smoothness)
+    squared, penalty = public.row_bound**2, problem.regulariser.smoothness
+    eigenvalue = max(released + 2.0 * stddev, LEAST_EIGENVALUE * squared)
+    curvature = problem.loss.curvature
+    if math.isinf(curvature):
+        curvature = CORNER_FACTOR * (most - penalty) / squared
+    return min(most, curvature * eigenvalue + penalty)
 
 
 def mean_multiplier(solver: Any) -> float:

@@ -58,7 +58,7 @@ class Frame(NamedTuple):
         curvature: A.
         shapes: g, the variance of the prior over tau^2, one row for each exponent.
         constant: the mean prediction at v is `constant . v`.
-        stiffness: `lam max_j 1 / (h_j + f)`.
+        stiffness: `lam max_j u_j / (h_j + f)`, u_j what of axis j is penalised.
         noise: s.
         heat: H.
     """
@@ -82,16 +82,15 @@ def frame(rows: RowSpectrum, *, ridge: float, noise: float, constant: int | None
         noise: s, standard deviation of every entry of a released gradient.
         constant: the column of ones; None for none, whose mean prediction counts as 0.
     """
-    scale = rows.eigenvalues + rows.floor
-    signal = np.maximum(rows.eigenvalues / scale, LEAST_SIGNAL)
-    relative = scale / np.exp(np.mean(np.log(scale)))
+    signal = np.maximum(rows.damping, LEAST_SIGNAL)
+    relative = rows.scale / np.exp(np.mean(np.log(rows.scale)))
     values = (
         rows.axes,
         signal,
-        signal / 4.0 + ridge / scale,
+        signal / 4.0 + rows.ridge(ridge),
         np.stack([relative**exponent for exponent in EXPONENTS]),
         rows.mean_prediction(constant),
-        ridge / np.min(scale),
+        np.max(rows.ridge(ridge)),
         noise,
         heat(noise, signal),
     )

@@ -33,4 +33,4 @@ def smoothed_problem(problem: Problem, public: Public, radius: float, seed: int)
     if radius == 0.0:
         return problem
     smooth = randomly_smoothed(problem.loss, radius, row_bound=public.row_bound, seed=seed)
-    return replace(problem, loss=smooth, growth=None)
+    return replace(problem, loss=smooth, growth=None, constant=None)

@@ -13,12 +13,16 @@ eigenvalues, f the floor, lam the ridge, m the typical number of records of a us
                     is fixed
     step size       at most 1.5 over the largest curvature in v, max_j (phi'' h_j + lam) / (h_j + f); momentum 1/2
 
-The default ridge is 1e-4 R^2, less where N0 is below 0.002. All of it concerns utility only. Chosen on movietweetings,
-randhie and generated users at epsilon 1 and 3, see docs/benchmarks-users.md.
+Counts are relative to how large they were released to be, as in `planning.counts`: with m the mean and q the large
+counts, the curvature is m, the slope `2 sqrt(m (q - m))`, twice the standard deviation of a count, the longest step
+0.5 / (m + kappa), and kappa the anchor's strength around log m, from the noise of one mean at the first clip.
+
+The default ridge is 1e-4 R^2, R that of the second moment, less where N0 is below 0.002. All of it concerns utility
+only. Chosen on movietweetings, randhie and generated users at epsilon 1 and 3, see docs/benchmarks-users.md.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,14 +31,16 @@ from numpy.typing import NDArray
 
 from privopt.planning import descent_defaults
 from privopt.planning.coordinates import Coordinates
+from privopt.planning.counts import HURRY, RELATIVE, SPREAD, CountsRule, Level
 from privopt.planning.instance import Instance
 from privopt.planning.user_gradient_descent import MOMENTUM, STEP_FACTOR, spread
 from privopt.planning.users import LOGISTIC_DISTANCE, one_shot_noise
 from privopt.planning.whitening import (
     NOISELESS_MOMENTUM,
     NOISELESS_STEPS,
+    SHARE,
+    LossConstants,
     WhiteningRule,
-    inverse_root,
 )
 
 DISTANCE = 2.5  # D of the logistic loss
@@ -42,6 +48,8 @@ PACE = 2.0  # more steps than the travel asks for, and shorter ones: they averag
 PLANNED_RECORDS = 10.0  # m of the steps: more of them, where people have more records, only add noise
 FEWEST_STEPS, MOST_STEPS = 8, 100
 RIDGE, RIDGE_NOISE = 1e-4, 0.002
+USER_SLOPE = 2.0  # of counts, over their standard deviation
+LEAST_VARIANCE = 0.5  # of counts, over the square of their mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +69,16 @@ class UserWhiteningRule:
     distance: float
 
     @classmethod
-    def of(cls, instance: Instance, share: float) -> "UserWhiteningRule":
-        """The rule for a problem and a budget, of which the second moment gets a share."""
-        guess, whitening = descent_defaults.guess(instance), WhiteningRule.of(instance, share)
+    def of(
+        cls, instance: Instance, share: float, *, constants: LossConstants | None = None, beside: float = 0.0
+    ) -> "UserWhiteningRule":
+        """The rule for a problem and a budget, of which the second moment gets a share; see `WhiteningRule.of`."""
+        whitening = WhiteningRule.of(instance, share, constants=constants, beside=beside)
+        guess = descent_defaults.guess(instance)
         full = whitening.gram_noise * math.sqrt(whitening.width / 2.0) / whitening.row_bound**2
         return cls(
             whitening=whitening.with_floor(full),  # a lower floor was measured for records only
-            noise=one_shot_noise(instance) / math.sqrt(1.0 - share),
+            noise=one_shot_noise(instance) / math.sqrt(1.0 - share - beside),
             typical=instance.public.typical_records,
             distance=DISTANCE * guess.travel * guess.slope / LOGISTIC_DISTANCE,
         )
@@ -100,12 +111,10 @@ class UserWhiteningRule:
     def coordinates(self, released_moment: Array | NDArray[np.float64]) -> Coordinates:
         """The coordinates of a released second moment (d, d). Post-processing."""
         whitening = self.whitening
-        kept, axes = whitening.spectrum(released_moment)
-        matrix, signal = inverse_root(kept, axes, whitening.floor)
-        curved = (whitening.constants.curvature * kept + whitening.ridge) / (kept + whitening.floor)
-        return self._coordinates(
-            matrix, float(np.min(kept) + whitening.floor) ** -0.5, signal, float(np.max(curved))
-        )
+        rows = whitening.directions(released_moment)
+        curved = whitening.constants.curvature * rows.damping + rows.ridge(whitening.ridge)
+        stretch = float(np.min(rows.scale)) ** -0.5
+        return self._coordinates(rows.map(), stretch, rows.signal, float(np.max(curved)))
 
     def planned(self) -> Coordinates:
         """The coordinates of no data, with the lengths of the longest typical row: for plans."""
@@ -128,7 +137,48 @@ class UserWhiteningRule:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class UserCountsRule:
+    """The rule for counts by user: everything is relative to how large the counts were released to be.
+
+    Attributes:
+        users: the rule in units of the mean count.
+        counts: of the start.
+    """
+
+    users: UserWhiteningRule
+    counts: CountsRule
+
+    @classmethod
+    def of(cls, instance: Instance, share: float, level_share: float) -> "UserCountsRule":
+        """The rule for a problem and a budget, of which the second moment and the magnitudes get their shares."""
+        users = UserWhiteningRule.of(instance, share, constants=RELATIVE, beside=level_share)
+        return cls(users=users, counts=CountsRule.of(instance, share, level_share))
+
+    @property
+    def largest(self) -> float:
+        """The public bound on a count."""
+        return self.counts.largest
+
+    def begin(self, start: Array, found: Level) -> Array:
+        """As for records."""
+        return self.counts.begin(start, found)
+
+    def coordinates(
+        self, released_moment: Array | NDArray[np.float64], found: Level, start: Array
+    ) -> Coordinates:
+        """The coordinates of a released second moment (d, d), anchored at a start in w. Post-processing."""
+        plain, rows = self.users.coordinates(released_moment), self.users.whitening.rows(released_moment)
+        typical = math.sqrt(found.mean * max(found.large - found.mean, LEAST_VARIANCE * found.mean))
+        clip = plain.clip * USER_SLOPE * typical
+        noise = self.users.noise / math.sqrt(self.users.whitening.parameters) * clip
+        pull = noise**2 * rows.signal**2 / (SPREAD * found.mean)
+        curvature = found.mean + float(np.max(rows.ridge(self.users.whitening.ridge)))
+        return replace(plain, clip=clip, smoothness=(curvature + pull) / HURRY, pull=pull, anchor=start)
+
+
 def default_user_ridge(instance: Instance) -> float:
     """A ridge strength for users' mean loss: it damps what noise does to directions that the data say little about."""
     noise = one_shot_noise(instance)
-    return RIDGE * instance.public.row_bound**2 * min(1.0, noise / RIDGE_NOISE)
+    bound = WhiteningRule.of(instance, SHARE).row_bound
+    return RIDGE * bound**2 * min(1.0, noise / RIDGE_NOISE)

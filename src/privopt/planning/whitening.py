@@ -10,8 +10,11 @@ With n units of p parameters, rows of norm at most R, budget mu (Gaussian DP), s
     noise in v          s = factor slope r / (n mu sqrt(1 - q)), had the rest bought a single gradient
     noise excess        V = s^2 K e / (1.2 curvature), about the excess that noise alone would leave, for K outputs and
                         e = (d r0^4)^(1/3) directions, between the d that there are and the r0^2 that rows use
-    cap                 a - b log10 V, between a least value and 1; the clip is cap * slope * r; for numbers to predict
-                        the clip is slope * min(k x^-0.7, r), x = factor sqrt(d) / (n mu sqrt(1 - q))
+    cap                 a - b log10 V, between a least value and 1, or (5e-5 / V)^(1/3) if that is more, up to 10: a
+                        clip that stays where noise is gone keeps its bias, so that a larger budget would only find the
+                        biased optimum more exactly. The clip is cap * slope * r; for numbers to predict it is
+                        slope * min(k x^-0.7, r), x = factor sqrt(d) / (n mu sqrt(1 - q)), or slope * r times
+                        (1e-6 / V)^(1/3), up to 10, if that is more
     steps               V^-0.48 at the bound r0 on r, between 4 and 100, so that the plan is fixed
     step size           1.25 / (curvature + lam |B|^2); momentum 0.5
 
@@ -41,17 +44,24 @@ from privopt.planning import descent_defaults
 from privopt.planning.averaging import Average
 from privopt.planning.coordinates import Coordinates, RowSpectrum
 from privopt.planning.instance import Instance
+from privopt.planning.row_length import square_length
 from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.losses import Huber, Logistic, Quantile, SmoothedHinge, Softmax, Squared
-from privopt.problems.problem import Problem
-from privopt.problems.regularisers import Ridge
+from privopt.public import Relation
 
 SHARE = 0.1  # of mu^2 for the second moment
+DIVIDED = 1.0  # R where every row is divided by its length: with a constant 1 in it no row is shorter
 STEPS_POWER, CLIP_POWER = 0.48, 0.7
 FEWEST_STEPS, MOST_STEPS = 4, 100
+FURTHER = 6.0  # steps that V asks for beyond the most, to one that is taken where the loss allows more
 STEP_FACTOR, MOMENTUM = 1.25, 0.5
+NOT_DIVIDED = (
+    1.001  # the row bound up to which rows are of length 1 already, their constant column less than 1
+)
 LEAST_TRACE = 0.25  # over R^2: rows are seldom shorter than half their bound
 COARSE = 0.1  # over R^2: the floor of the first steps on a loss that is not convex, by adult and covertype
+FAINT, FAINT_FOR_NUMBERS = 5e-5, 1e-6  # the V below which noise asks for no short clip
+LONGEST = 10.0  # the largest cap
 FULL_RIDGE = 1e-3  # the V from which the default ridge is 1 / n
 LEAST_RIDGE = 0.1  # of 1 / n
 NOISE_RIDGE = 0.03  # of sigma_G, the most for two classes
@@ -72,6 +82,8 @@ class LossConstants:
         balanced: whether gradients are shortened without regard to the target.
         pace: factor of the number of steps.
         returns: which average of the iterates.
+        most_steps: T grows beyond `MOST_STEPS` up to this, by one for every six steps that V asks for.
+        secant: whether steps are shortened by the curvature that released gradients show.
         corrected: whether half of the result is a Newton step from the mean of the points, see `newton_end`.
     """
 
@@ -83,6 +95,8 @@ class LossConstants:
     balanced: bool = False
     pace: float = 1.0
     returns: Average = "settled"
+    most_steps: int = MOST_STEPS
+    secant: bool = False
     corrected: bool = False
 
 
@@ -96,7 +110,7 @@ def loss_constants(instance: Instance) -> LossConstants:
     match instance.problem.loss:
         case Logistic():
             return LossConstants(
-                slope=1.0, curvature=0.25, cap=(0.08, 0.21, 0.25), balanced=True, corrected=True
+                slope=1.0, curvature=0.25, cap=(0.3, 0.1, 0.25), balanced=True, corrected=True
             )
         case GroupedLoss() as loss:  # its slopes are weighted
             slope = WEIGHTED_SLOPE * (loss.lipschitz if math.isfinite(loss.lipschitz) else 1.0)
@@ -105,17 +119,13 @@ def loss_constants(instance: Instance) -> LossConstants:
             )
         case Softmax() as loss:
             pace = float(loss.outputs)
-            return LossConstants(
-                slope=math.sqrt(2.0), curvature=0.5, cap=(0.08, 0.21, 0.25), pace=pace, returns="late"
-            )
+            return LossConstants(slope=math.sqrt(2.0), curvature=0.5, cap=(0.08, 0.21, 0.25), pace=pace)
         case SmoothedHinge() as loss:
-            return LossConstants(slope=1.0, curvature=loss.curvature, cap=(0.4, 0.2, 0.5))
+            return LossConstants(slope=1.0, curvature=loss.curvature, cap=(0.4, 0.2, 0.5), corrected=True)
         case Squared():
-            return LossConstants(slope=1.0, curvature=1.0, clip_factor=0.035, pace=4.0)
+            return LossConstants(slope=1.0, curvature=1.0, clip_factor=0.018, pace=4.0, corrected=True)
         case Huber() as loss:
-            return LossConstants(
-                slope=loss.threshold, curvature=1.0, clip_factor=0.08, floor_factor=0.25, pace=4.0
-            )
+            return LossConstants(slope=loss.threshold, curvature=1.0, clip_factor=0.08, pace=4.0)
         case Quantile():
             guess = descent_defaults.guess(instance)
             return LossConstants(
@@ -137,19 +147,21 @@ class WhiteningRule:
     Attributes:
         constants: of the loss.
         gram_noise: sigma_G, the scale of the noise of the released second moment.
-        floor: f.
+        least_floor: m sigma_G sqrt(d / 2), in units of the released second moment.
         unit_noise: s / r.
         parameters: p.
-        row_bound: R.
+        row_bound: R of the second moment.
         ridge: largest strength of the ridge.
         width: d.
         budget: of everything, the second moment's share included.
-        constant: the number of the column of ones, see `only_free_column`.
+        constant: the number of the column of ones, None without one.
+        divided: whether rows enter the second moment divided by their length, and not as they are.
+        all_present: whether every unit has a record of weight 1.
     """
 
     constants: LossConstants
     gram_noise: float
-    floor: float
+    least_floor: float
     unit_noise: float
     parameters: int
     row_bound: float
@@ -157,6 +169,8 @@ class WhiteningRule:
     width: int
     budget: Budget
     constant: int | None = None
+    divided: bool = False
+    all_present: bool = True
 
     @classmethod
     def of(
@@ -173,24 +187,32 @@ class WhiteningRule:
         constants = loss_constants(instance) if constants is None else constants
         public, mu = instance.public, instance.mu
         factor = public.relation.factor
-        gram_noise = math.sqrt(factor) * public.row_bound**2 / (public.n * mu * math.sqrt(share))
-        noise_floor = constants.floor_factor * gram_noise * math.sqrt(public.d / 2.0)
-        floor = max(instance.penalty_smoothness / constants.curvature, noise_floor)
-        if not instance.is_private:
-            ridge = instance.penalty_smoothness / constants.curvature
-            floor = max(ridge, NOISELESS_FLOOR * public.row_bound**2)
+        constant = instance.problem.constant
+        divided = constant is not None and instance.is_private and public.row_bound > NOT_DIVIDED
+        bound = DIVIDED if divided else public.row_bound
+        gram_noise = math.sqrt(factor) * bound**2 / (public.n * mu * math.sqrt(share))
+        least = NOISELESS_FLOOR * bound**2
+        if instance.is_private:
+            least = constants.floor_factor * gram_noise * math.sqrt(public.d / 2.0)
         return cls(
             constants=constants,
             gram_noise=gram_noise,
-            floor=floor,
+            least_floor=least,
             unit_noise=factor * constants.slope / (public.n * mu * math.sqrt(1.0 - share - beside)),
             parameters=instance.parameters,
-            row_bound=public.row_bound,
+            row_bound=bound,
             ridge=instance.penalty_smoothness,
             width=public.d,
             budget=instance.budget,
-            constant=only_free_column(instance.problem),
+            constant=constant,
+            divided=divided,
+            all_present=public.relation is Relation.REPLACE_ONE and not public.by_user,
         )
+
+    @property
+    def floor(self) -> float:
+        """f, as far as it is public."""
+        return max(self.ridge / self.constants.curvature, self.least_floor)
 
     @property
     def most_signal(self) -> float:
@@ -199,7 +221,7 @@ class WhiteningRule:
 
     def with_floor(self, least: float) -> "WhiteningRule":
         """The same with a floor of at least that times R^2."""
-        return replace(self, floor=max(self.floor, least * self.row_bound**2))
+        return replace(self, least_floor=max(self.least_floor, least * self.row_bound**2))
 
     def noise_excess(self, signal: float) -> float:
         """V: the excess that the noise of one gradient would leave at cap 1, for rows of typical length `signal`."""
@@ -218,9 +240,11 @@ class WhiteningRule:
             return 1.0
         if self.constants.clip_factor is not None:
             noise = math.sqrt(self.width) * self.unit_noise / self.constants.slope
-            return min(self.constants.clip_factor * noise**-CLIP_POWER / max(signal, 1e-6), 1.0)
+            drowned = min(self.constants.clip_factor * noise**-CLIP_POWER / max(signal, 1e-6), 1.0)
+            return max(drowned, min((FAINT_FOR_NUMBERS / excess) ** (1.0 / 3.0), LONGEST))
         at_one, falling, least = self.constants.cap
-        return min(max(at_one - falling * math.log10(excess), least), 1.0)
+        drowned = min(max(at_one - falling * math.log10(excess), least), 1.0)
+        return max(drowned, min((FAINT / excess) ** (1.0 / 3.0), LONGEST))
 
     def steps(self) -> int:
         """T, from public numbers alone."""
@@ -228,30 +252,54 @@ class WhiteningRule:
         if excess == 0:
             return NOISELESS_STEPS
         steps = self.constants.pace * min(max(excess, 1e-12), 1e12) ** -STEPS_POWER
-        return min(max(round(steps), FEWEST_STEPS), MOST_STEPS)
-
-    def spectrum(
-        self, released_moment: Array | NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The eigenvalues of a released second moment (d, d), the noise's share taken out, and the eigenvectors."""
-        rows = self.rows(released_moment)
-        return rows.eigenvalues, rows.axes
+        more = min(round(steps / FURTHER), self.constants.most_steps)
+        return max(min(max(round(steps), FEWEST_STEPS), MOST_STEPS), more)
 
     def rows(self, released_moment: Array | NDArray[np.float64]) -> RowSpectrum:
-        """`spectrum` with the moment itself, which counts as zero if an entry is not finite."""
+        """What a released second moment (d, d) says of the rows as they are; it counts as zero if it is not finite."""
         moment = np.asarray(released_moment, np.float64)
         usable = moment if np.all(np.isfinite(moment)) else np.zeros_like(moment)
         spectrum, axes = np.linalg.eigh(usable)
         kept = denoised(spectrum, self.gram_noise, self.row_bound**2)
+        square = self._square_length(usable)
         return RowSpectrum(
-            moment=usable, eigenvalues=kept, axes=axes, floor=self.floor, constant=self.constant
+            moment=usable * square,
+            eigenvalues=kept * square,
+            axes=axes,
+            floor=self.least_floor * square,
+            constant=self.constant,
         )
+
+    def directions(self, released_moment: Array | NDArray[np.float64]) -> RowSpectrum:
+        """`rows` along the axes in which the problem is alike, the ridge in their floor.
+
+        A ridge below the noise is part of the floor. A stronger one is larger than the moment everywhere but along the
+        column of ones, which it leaves free: the axes are the eigenvectors of both together,
+        `U diag(h) U^T + lam / c diag(1, ..., 1, 0)`, so that the map keeps all curvatures below c and makes the
+        intercept as fast as the rest.
+        """
+        rows, ridge = self.rows(released_moment), self.ridge / self.constants.curvature
+        if ridge <= rows.floor:
+            return rows
+        if self.constant is None:
+            return replace(rows, floor=ridge)
+        penalty = np.where(np.arange(self.width) == self.constant, 0.0, ridge)
+        spectrum, axes = np.linalg.eigh((rows.axes * rows.eigenvalues) @ rows.axes.T + np.diag(penalty))
+        turned = replace(rows, axes=axes)
+        share = ridge * turned.penalised
+        return replace(turned, eigenvalues=np.maximum(spectrum - share, 0.0), floor=rows.floor + share)
+
+    def _square_length(self, moment: NDArray[np.float64]) -> float:
+        """k, see `row_length`; 1 where rows enter the moment as they are."""
+        if not self.divided or self.constant is None:
+            return 1.0
+        return square_length(moment, self.gram_noise, self.constant, all_present=self.all_present)
 
     def coordinates(self, released_moment: Array | NDArray[np.float64]) -> Coordinates:
         """The coordinates of a released second moment (d, d). Post-processing."""
-        rows = self.rows(released_moment)
-        matrix, signal = inverse_root(rows.eigenvalues, rows.axes, self.floor)
-        return self._coordinates(matrix, float(np.min(rows.eigenvalues) + self.floor) ** -0.5, signal, rows)
+        rows = self.directions(released_moment)
+        ridge = float(np.max(rows.ridge(self.ridge)))
+        return self._coordinates(rows.map(), float(np.min(rows.scale)) ** -0.5, rows.signal, ridge, rows)
 
     def planned(self) -> Coordinates:
         """The coordinates of no data, with the lengths of the longest typical row: for plans."""
@@ -259,14 +307,16 @@ class WhiteningRule:
         rows = RowSpectrum(
             moment=none, eigenvalues=none[0], axes=matrix, floor=self.floor, constant=self.constant
         )
-        return self._coordinates(matrix * self.floor**-0.5, self.floor**-0.5, self.most_signal, rows)
+        ridge = self.ridge / self.floor
+        return self._coordinates(matrix * self.floor**-0.5, self.floor**-0.5, self.most_signal, ridge, rows)
 
     def _coordinates(
         self,
         matrix: NDArray[np.float64],
         stretch: float,
         signal: float,
-        rows: RowSpectrum | None = None,
+        ridge: float,
+        rows: RowSpectrum,
     ) -> Coordinates:
         noiseless = self.unit_noise == 0
         hurry = 1.0 if noiseless else STEP_FACTOR
@@ -275,19 +325,12 @@ class WhiteningRule:
             stretch=stretch,
             clip=math.inf if noiseless else self.cap(signal) * self.constants.slope * max(signal, 1e-6),
             smoothness=self.constants.curvature / hurry,
-            ridge_smoothness=self.ridge * stretch**2 / hurry,
+            ridge_smoothness=ridge / hurry,
             momentum=NOISELESS_MOMENTUM if noiseless else MOMENTUM,
             balanced=self.constants.balanced and not noiseless,
+            secant=self.constants.secant,
             rows=rows,
         )
-
-
-def only_free_column(problem: Problem) -> int | None:
-    """The column that alone has no ridge: estimators leave the constant column free. None if there is no such one."""
-    regulariser = problem.regulariser
-    weights = regulariser.weights if isinstance(regulariser, Ridge) else None
-    free = [column for column, weight in enumerate(weights or ()) if weight == 0]
-    return free[0] if len(free) == 1 else None
 
 
 def inner_instance(instance: Instance, share: float, beside: float = 0.0) -> Instance:
@@ -300,14 +343,15 @@ def inner_instance(instance: Instance, share: float, beside: float = 0.0) -> Ins
 
 
 def default_ridge(instance: Instance) -> float:
-    """A ridge strength for the mean loss: `signal_ridge`, for two classes at most 0.03 sigma_G.
+    """A ridge strength for the mean loss: `signal_ridge`, for two classes at most 0.03 sigma_G, never below 0.1 / n.
 
     In directions that the released moment says nothing of, 0.03 sigma_G is a ridge of 0.03 sqrt(2 / d) in v. By the
     half of the benchmark panel that is there to choose on.
     """
     strength = signal_ridge(instance)
     if isinstance(instance.problem.loss, Logistic) and instance.is_private:
-        return min(strength, NOISE_RIDGE * WhiteningRule.of(instance, SHARE).gram_noise)
+        by_noise = NOISE_RIDGE * WhiteningRule.of(instance, SHARE).gram_noise
+        return max(min(strength, by_noise), LEAST_RIDGE / instance.public.n)
     return strength
 
 
@@ -341,11 +385,3 @@ def denoised(spectrum: NDArray[np.float64], noise: float, largest_trace: float) 
     total = min(max(float(np.sum(spectrum)), LEAST_TRACE * largest_trace), largest_trace)
     rest = max(total - float(np.sum(pulled[large])), 0.0) / max(1, len(spectrum) - int(np.sum(large)))
     return np.where(large, pulled, rest)
-
-
-def inverse_root(
-    spectrum: NDArray[np.float64], axes: NDArray[np.float64], floor: float
-) -> tuple[NDArray[np.float64], float]:
-    """`U diag(g + f)^-1/2 U^T` for g >= 0, and the typical length `sqrt(sum g / (g + f))` of a mapped row."""
-    matrix = (axes * (spectrum + floor) ** -0.5) @ axes.T
-    return 0.5 * (matrix + matrix.T), math.sqrt(float(np.sum(spectrum / (spectrum + floor))))

@@ -12,9 +12,11 @@ cells, weigh alike. Two tables with the same public numbers can differ much in h
 directions carry it, and no public number tells which; so the prediction is a range.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
+from privopt.planning import quantile_level
 from privopt.planning.counts import RELATIVE_TO_THE_MEAN
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
@@ -73,6 +75,11 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
     The notices are those of the inner solver, for counts with what the planned clip and step size are relative to.
     """
     notices = solver.inner.forecast(instance).notices
+    if solver.quantile_share:
+        public, ratio = instance.public, solver.share / solver.quantile_share
+        steps = quantile_level.steps(is_private=instance.is_private)
+        noise = solver.noise_multiplier * math.sqrt(ratio * steps) / public.n
+        notices += quantile_level.level_notice(instance.problem.loss, noise)
     if not instance.is_private:
         return Forecast(excess=0.0, meaning="the noise is off", notices=notices)
     if solver.level_share:

@@ -2,8 +2,9 @@
 
 clip        1.5 times the steepest slope times the length of a row: what was best on generated records of 50 features;
             balanced, a rare group's weight then shortens both labels alike. Whitened, 1 to 2 times, see `whitening`
-step size   with rows in a ball: 1.25 / L; with an l1 ball, whose rows have d entries of size R / sqrt(d) at most,
-            d / (4 curvature R^2), which is 1 for entries in [-1, 1]; whitened, half of one over the curvature
+step size   with rows in a ball: 1.25 / (L + l), l the largest curvature of the penalty; with an l1 ball, whose rows
+            have d entries of size R / sqrt(d) at most, 1 / (4 curvature R^2 / d + l), which is 1 for entries in [-1, 1]
+            and no penalty; whitened, half of one over the curvature
 steps       30
 weights     in proportion to sqrt(share) at first, then to the exponential of the sum of the losses too, for 20 % of the
             budget: with equal weights at first, small groups, whose gradients are mostly noise, counted too much on
@@ -67,8 +68,10 @@ def step_size(solver: Any, instance: Instance) -> float:
     del solver
     public, curvature = instance.public, grouped(instance.problem).curvature
     if _on_l1_ball(instance.problem) and math.isfinite(curvature):
-        return public.d / (4.0 * curvature * public.row_bound**2)
-    return descent_defaults.STEP_FACTOR / (descent_defaults.smoothness(instance) + instance.ridge)
+        return 1.0 / (4.0 * curvature * public.row_bound**2 / public.d + instance.penalty_smoothness)
+    return descent_defaults.STEP_FACTOR / (
+        descent_defaults.smoothness(instance) + instance.penalty_smoothness
+    )
 
 
 def group_share(solver: Any, instance: Instance) -> float:

@@ -15,6 +15,7 @@ from typing import Literal, get_args
 
 import jax.numpy as jnp
 
+from privopt.named_arguments import refuses_unknown
 from privopt.problems.cornered_losses import as_label, smoothed_ramp, smoothed_step
 from privopt.problems.glm import GLMLoss, KernelCode, LossFacts, Values
 from privopt.problems.pieces import Knot, Pieces, step
@@ -110,7 +111,7 @@ class Capped(GLMLoss):
             )
         if not 0.0 < self.level < 1.0:
             raise ValueError(
-                f"level must lie strictly between 0 and 1, got {self.level!r}: 0.5 is the median."
+                f"quantile must lie strictly between 0 and 1, got {self.level!r}: 0.5 is the median."
             )
         if not 0.0 <= self.width <= 0.5 * self.cap:
             raise ValueError(
@@ -210,13 +211,14 @@ class Capped(GLMLoss):
         return prediction
 
 
-def capped(cap: float, of: Of = "absolute", *, level: float = 0.5, width: float | None = None) -> Capped:
+@refuses_unknown
+def capped(cap: float, of: Of = "absolute", *, quantile: float = 0.5, width: float | None = None) -> Capped:
     """A capped loss, its corners rounded over a quarter of the cap unless `width` says otherwise.
 
     Args:
         cap: the largest residual that counts, in the target's unit.
         of: which loss is capped: "absolute", "squared" or "quantile".
-        level: of the quantile loss.
+        quantile: level of the quantile loss.
         width: see `Capped`.
     """
-    return Capped(cap, of, level, WIDTH_OF_CAP * cap if width is None else width)
+    return Capped(cap, of, quantile, WIDTH_OF_CAP * cap if width is None else width)

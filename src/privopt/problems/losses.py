@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from privopt.named_arguments import refuses_unknown
 from privopt.problems.bounded_losses import Capped, Ramp, capped
 from privopt.problems.cornered_losses import (
     Absolute,
@@ -247,7 +248,7 @@ class Quantile(ScalarLoss):
     def __post_init__(self) -> None:
         if not 0.0 < self.level < 1.0:
             raise ValueError(
-                f"level must lie strictly between 0 and 1, got {self.level!r}: 0.5 is the median."
+                f"quantile must lie strictly between 0 and 1, got {self.level!r}: 0.5 is the median."
             )
         if not (0.0 <= self.smoothing < math.inf):
             raise ValueError(
@@ -398,7 +399,19 @@ huber = Huber
 hinge = Hinge()
 smoothed_hinge = SmoothedHinge
 absolute = Absolute
-quantile = Quantile
+
+
+@refuses_unknown
+def quantile(quantile: float, smoothing: float = 0.0) -> Quantile:
+    """The pinball loss of a quantile, see `Quantile`.
+
+    Args:
+        quantile: its level, strictly between 0 and 1; 0.5 is the median.
+        smoothing: half the length over which the corner is made smooth; 0 for none.
+    """
+    return Quantile(quantile, smoothing)
+
+
 poisson = Poisson
 softmax = Softmax
 ramp = Ramp

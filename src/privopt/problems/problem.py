@@ -15,7 +15,14 @@ from privopt.problems.constraints import Box, Constraint, L1Ball, L2Ball, Produc
 from privopt.problems.glm import GLMLoss, Loss, RecordLoss
 from privopt.problems.growth import KL
 from privopt.problems.layout import PytreeLayout, RaveledFunction
-from privopt.problems.regularisers import GroupLasso, NoRegulariser, Regulariser, SeparableRegulariser, Step
+from privopt.problems.regularisers import (
+    GroupLasso,
+    NoRegulariser,
+    Regulariser,
+    SeparableRegulariser,
+    Step,
+    leaves_free,
+)
 from privopt.public import Public
 
 
@@ -30,9 +37,13 @@ class Problem:
         constraint: closed convex set of parameters.
         layout: how a pytree of parameters lies in the flat vector; None for a plain vector or matrix.
         growth: what is known of how fast the objective grows, for bounds and for solvers that rest on it; utility only.
+        constant: the number of the column that is 1 in every row, so that its coefficient is an intercept, which no
+            penalty may shrink; None without an intercept. Only for a generalised linear loss. Utility only.
 
     Raises:
-        ValueError: `prox` would not be the exact proximal map of the non-smooth penalty plus the set.
+        TypeError: `constant` is not an integer.
+        ValueError: `constant` is negative, penalised or beside a loss of the user's own; or `prox` would not be the
+            exact proximal map of the non-smooth penalty plus the set.
     """
 
     loss: Loss
@@ -40,8 +51,11 @@ class Problem:
     constraint: Constraint = field(default_factory=Unconstrained)
     layout: PytreeLayout | None = None
     growth: KL | None = None
+    constant: int | None = None
 
     def __post_init__(self) -> None:
+        if self.constant is not None:
+            _check_constant(self.constant, self.loss, self.regulariser)
         if not _prox_then_project_is_exact(self.regulariser, self.constraint):
             raise ValueError(
                 f"the proximal map of {self.regulariser!r} together with {self.constraint!r} is not the one after "
@@ -51,18 +65,15 @@ class Problem:
 
     def tree_flatten(self) -> tuple[tuple[Regulariser], tuple[Any, ...]]:
         """For `jit`: a regulariser may hold arrays, everything else is a constant of the compiled program."""
-        return (self.regulariser,), (self.loss, self.constraint, self.layout, self.growth)
+        return (self.regulariser,), (self.loss, self.constraint, self.layout, self.growth, self.constant)
 
     @classmethod
     def tree_unflatten(cls, constants: tuple[Any, ...], parts: tuple[Any]) -> "Problem":
         """The inverse of `tree_flatten`; nothing is checked again, since a part may be a stand-in of `jit`."""
         made = object.__new__(cls)
-        loss, constraint, layout, growth = constants
-        for name, value in zip(
-            ("loss", "regulariser", "constraint", "layout", "growth"),
-            (loss, parts[0], constraint, layout, growth),
-            strict=True,
-        ):
+        loss, *others = constants
+        names = ("loss", "regulariser", "constraint", "layout", "growth", "constant")
+        for name, value in zip(names, (loss, parts[0], *others), strict=True):
             object.__setattr__(made, name, value)
         return made
 
@@ -196,9 +207,43 @@ class Problem:
         """
         return self.prox(at - step_size * (gradient + self.regulariser.gradient(at)), step_size)
 
+    @property
+    def shrinks_exactly(self) -> bool:
+        """Whether `shrinking_step` is exact: the proximal map of the whole penalty, its ridge included, and the set."""
+        if not isinstance(self.regulariser, SeparableRegulariser):
+            return False
+        # A ridge of equal weights turns |u - w|^2 into a multiple of |u - w / (1 + step l2)|^2, for any set.
+        alike = len(set(self.regulariser.terms[2] or (1.0,))) == 1
+        return alike or isinstance(self.constraint, Unconstrained | Box)
+
+    def shrinking_step(
+        self, at: Float[Array, "..."], gradient: Float[Array, "..."], step_size: Step
+    ) -> Float[Array, "..."]:
+        """`proximal_step` with the ridge in the proximal map, which no step size makes diverge.
+
+        Exact where `shrinks_exactly`.
+        """
+        return self.constraint.project(self.regulariser.full_prox(at - step_size * gradient, step_size))
+
     def prox(self, params: Float[Array, "..."], step: Step) -> Float[Array, "..."]:
         """The proximal map of `step` times the non-smooth penalty, within the constraint set: exact."""
         return self.constraint.project(self.regulariser.prox(params, step))
+
+
+def _check_constant(constant: Any, loss: Loss, regulariser: Regulariser) -> None:
+    if isinstance(constant, bool) or not isinstance(constant, int | np.integer):
+        raise TypeError(f"constant must be the number of a column, or None, got {constant!r}.")
+    if constant < 0:
+        raise ValueError(f"constant must be the number of a column, 0 for the first, got {constant}.")
+    if not isinstance(loss, GLMLoss):
+        raise ValueError(
+            f"constant={constant} is for the rows of a generalised linear loss, got the {loss.name} loss: leave it out."
+        )
+    if not leaves_free(regulariser, int(constant)):
+        raise ValueError(
+            f"constant={constant} is penalised by {type(regulariser).__name__}, and an intercept must not be: give "
+            "the penalty `weights` with a 0 there."
+        )
 
 
 def _called(loss: BlackBox, params: Array, private_features: Any, private_targets: Any) -> Float[Array, " n"]:

@@ -294,3 +294,15 @@ def _column(weights: Weights | None, params: Float[Array, "..."]) -> Float[Array
 def _check(name: str, strength: float) -> None:
     if not (0.0 <= strength < math.inf):
         raise ValueError(f"{name} must be at least 0 and finite, got {strength!r}.")
+
+
+def leaves_free(regulariser: Regulariser, column: int) -> bool:
+    """Whether the penalty does not depend on the coefficient of a column; False where that is not known."""
+    match regulariser:
+        case SeparableRegulariser():
+            l1, l2, weights = regulariser.terms
+            return l1 == l2 == 0.0 or (weights is not None and weights[column : column + 1] == (0.0,))
+        case GroupLasso():
+            return regulariser.l1 == 0.0 and all(column not in group for group in regulariser.groups)
+        case _:
+            return False

@@ -202,6 +202,11 @@ class Query(abc.ABC):
         """What the transcript calls it."""
         return type(self).__name__
 
+    @property
+    def about(self) -> Any:
+        """What says which numbers the answer holds, where its name does not; public, and kept with the release."""
+        return None
+
     @abc.abstractmethod
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
         """Largest distance, in `norm`, between the values on two neighbouring data sets. Needs no data."""

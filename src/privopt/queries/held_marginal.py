@@ -55,6 +55,12 @@ class HeldMarginal(FunctionOfMean):
         return f"{type(self).__name__}[{','.join(map(str, self.workload.sets[self.place]))}]"
 
     @property
+    def about(self) -> Workload:
+        """The marginal alone."""
+        held = self.workload
+        return Workload(held.levels, sets=(held.sets[self.place],))
+
+    @property
     def workload(self) -> Workload:
         """What is held."""
         return held_workload(type(self).__name__, self.mean, MarginalMeans)

@@ -64,10 +64,6 @@ class NewtonDirection(WeightedSecondMoment):
         """b."""
         return self.clip
 
-    def never_clips(self, public: Public) -> bool:
-        """Whether b is no less than the loss's curvature times R^2."""
-        return float(self.clip) >= self.loss.curvature * public.row_bound**2
-
     def point(self) -> Float[Array, " d"]:
         """Where the weights are taken."""
         return self.at

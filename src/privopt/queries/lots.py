@@ -1,9 +1,10 @@
 """Means of contributions that also depend on chance: each unit draws a secret lot at every release.
 
-A lot is the key of a `jax.random` generator. It makes no noise: no guarantee rests on it, see `LotSum`.
+A lot is the key of a `jax.random` generator. It makes no noise. What a guarantee needs of lots is in `LotSum`.
 """
 
 import abc
+from collections.abc import Sequence
 from dataclasses import field, replace
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -11,29 +12,57 @@ from typing import Any, Self, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, UInt32
+from numpy.typing import NDArray
 
 from privopt.queries.base import MeanQuery, Query, Scalar
 
-Lots = Any  # the data of a `jax.random` key, two numbers of 32 bits: secret
+Lots = Any  # UInt32[Array, "9"]: the key of a release, 256 secret bits, then the position that has no lot
 QueryType = TypeVar("QueryType", bound=Query)
+
+_GENERATOR = "threefry2x32"  # whatever JAX is set to otherwise
+_KEY_WORDS = 8
+_EVERYBODY = 2**32 - 1  # no position is left out
+_CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)  # "expand 32-byte k"
+_COLUMNS = ((0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15))
+_DIAGONALS = ((0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14))
+
+
+def _all_alike() -> NDArray[np.uint32]:
+    return np.array([*[0] * _KEY_WORDS, _EVERYBODY], np.uint32)
 
 
 def no_lots() -> Any:
-    """A dataclass field for the lots of a `LotSum`, all alike until the curator fills them in."""
-    return field(default_factory=partial(np.zeros, 2, np.uint32), repr=False)
+    """A dataclass field for the lots of a `LotSum`: those of a key that is no secret, until the curator draws one."""
+    return field(default_factory=_all_alike, repr=False)
 
 
 class LotSum(MeanQuery):
     """A mean query whose contribution also depends on a random lot of the unit, drawn anew at every release.
 
-    The class declares the field `lots: Lots = no_lots()`, which the curator fills in from the secret stream of units:
-    each position gets the lot `fold_in(lots, position)`, whoever is there.
+    The class declares the field `lots: Lots = no_lots()`. At each release the curator puts 256 fresh bits of the secret
+    stream of units there, a key K, and the unit at position p has the lot ChaCha20_K(p), whatever its records are.
 
     Privacy:
-        Lots are independent of the data and never recorded. Given any lots, `clip_unit` bounds a unit's contribution,
-        and a unit's lot moves nobody else's: so the sensitivity is that of `MeanQuery`, for every value of the lots,
-        under both relations (a unit that leaves takes its position along).
+        Lots are chance that a run has besides its noise. Let them be independent of one another and of the data, with
+        one law; that of ChaCha20 under a fresh secret key cannot be told from it, which is what exact noise rests on
+        as well. K is never recorded or released.
+
+        Let a unit leave that stands at position p, or wherever a user who is replaced stands. Those behind it move up,
+        and have other lots than before, so for *one* K the value may move by as much as everybody's lots count. But
+        take the lots of all releases of a run on the larger data set, and on the smaller one those of the same units,
+        without the lots of the one who left. Which lots these are is decided without a look at lots, so they are again
+        independent, with the same law: this is the run on the smaller data set. Given the lots, every unit that stays
+        draws on both sides what it drew, and `clip_unit` bounds what the one unit contributes, for any lot. So, given
+        the lots, each value moves by at most the sensitivity of `MeanQuery`, samples and blocks are drawn without
+        regard to lots, and the releases are as hard to tell apart as is charged. Both runs are mixtures over the same
+        law of lots, with the same bound for each of them: a test errs in the mixture as it does on average, and the
+        trade-off curve of what is charged is convex. So the mixtures are as hard to tell apart, by every accounting.
+
+        Needed are therefore a key that nobody outside learns and that no other release has, and a bound that holds for
+        every lot. A lot itself may have few bits.
+    Source:
+        ChaCha20: RFC 8439, with the position as a counter of 64 bits.
     """
 
     lots: Lots
@@ -56,9 +85,48 @@ class LotSum(MeanQuery):
 
 
 def lots_of(lots: Lots, positions: Array) -> Array:
-    """The lots of the units at some positions, as keys of `jax.random`; pure JAX."""
-    key = jax.random.wrap_key_data(jnp.asarray(lots, jnp.uint32))
-    return jax.vmap(partial(jax.random.fold_in, key))(positions)
+    """The lots of the units at some positions, as keys of `jax.random`; pure JAX, in double precision."""
+    words = jnp.asarray(lots, jnp.uint32)
+    places = jnp.asarray(positions).astype(jnp.uint64)
+    left_out = words[_KEY_WORDS].astype(jnp.uint64)
+    behind = (places >= left_out).astype(jnp.uint64)
+    blocks = chacha_blocks(words[:_KEY_WORDS], places + behind)
+    return jax.vmap(partial(jax.random.wrap_key_data, impl=_GENERATOR))(blocks[:, :2])
+
+
+def chacha_blocks(key: UInt32[Array, "8"], counters: Array) -> UInt32[Array, "c 16"]:
+    """The blocks of ChaCha20 under a key, at some counters of 64 bits, for the nonce 0; pure JAX."""
+    low, high = counters.astype(jnp.uint32), (counters >> 32).astype(jnp.uint32)
+    none = jnp.zeros_like(low)
+    fixed = [jnp.full_like(low, word) for word in (*_CONSTANTS, *key)]
+    start = (*fixed, low, high, none, none)
+
+    def double_round(_: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
+        words = list(state)
+        for quarter in (*_COLUMNS, *_DIAGONALS):
+            _mix(words, quarter)
+        return tuple(words)
+
+    ended = jax.lax.fori_loop(0, 10, double_round, start)
+    return jnp.stack([one + other for one, other in zip(start, ended, strict=True)], axis=1)
+
+
+def _mix(words: list[Array], quarter: Sequence[int]) -> None:
+    """A quarter round, in place."""
+    a, b, c, d = quarter
+    for one, other, turned, places in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
+        words[one] = words[one] + words[other]
+        mixed = words[turned] ^ words[one]
+        words[turned] = (mixed << places) | (mixed >> (32 - places))
+
+
+def without_lot(query: QueryType, position: int) -> QueryType:
+    """The query for the same units less the one at a position, which takes its lot along: the others keep theirs."""
+    if not isinstance(query, LotSum):
+        return query
+    lots = np.asarray(query.lots).copy()
+    lots[_KEY_WORDS] = position
+    return query.with_lots(lots)
 
 
 def split_lot(lot: Array, count: int) -> Array:
@@ -68,11 +136,13 @@ def split_lot(lot: Array, count: int) -> Array:
 
 def any_lot() -> Array:
     """A lot to trace a contribution with."""
-    return jax.random.key(0)
+    return jax.random.key(0, impl=_GENERATOR)
 
 
 def drawn_lots(query: QueryType, generator: np.random.Generator) -> QueryType:
     """The query with fresh lots from the secret stream of units; one that has none as it is."""
     if not isinstance(query, LotSum):
         return query
-    return query.with_lots(np.frombuffer(generator.bytes(8), np.uint32).copy())
+    lots = _all_alike()
+    lots[:_KEY_WORDS] = np.frombuffer(generator.bytes(4 * _KEY_WORDS), "<u4")
+    return query.with_lots(lots)

@@ -40,6 +40,11 @@ class MarginalMeans(RecordSum):
 
     workload: Workload = static()
 
+    @property
+    def about(self) -> Workload:
+        """Its own workload, which a synthesizer may choose."""
+        return self.workload
+
     def require_rows(self, public: Public) -> None:
         """Refuse a table with other columns."""
         _require_sets(self.workload)

@@ -1,6 +1,5 @@
 """The mean second moment `a a^T` of the rows, as a flat vector in which Gaussian noise is isotropic."""
 
-import abc
 import math
 from typing import ClassVar
 
@@ -15,7 +14,11 @@ from privopt.queries.base import RecordSum, Scalar, acute_factor, query
 
 
 class WeightedSecondMoment(RecordSum):
-    """Mean over units of `w a a^T`, w >= 0 a function of a record's prediction and target; see `pack`."""
+    """Mean over units of `w a a^T`, w >= 0 a function of a record's prediction and target; see `pack`.
+
+    A record's matrix that is longer than the radius is scaled to it before a user's average is taken: a row a longer
+    than `sqrt(radius / w)` counts as if it were shortened to that.
+    """
 
     def point(self) -> Float[Array, " d"] | None:
         """Where the predictions are taken; None if the weights do not depend on them."""
@@ -28,17 +31,16 @@ class WeightedSecondMoment(RecordSum):
         del private_targets
         return jnp.ones_like(private_predictions)
 
-    @abc.abstractmethod
-    def never_clips(self, public: Public) -> bool:
-        """Whether no record's matrix is longer than the radius, so that it does not matter where a user is clipped."""
-
     def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
-        """The packed outer product of the row with itself, times its weight."""
+        """The packed outer product of the row with itself, times its weight, within the radius."""
         point = self.point()
         private_prediction = private_features[0] if point is None else private_features @ point
         private_weight = self.row_weights(private_prediction[None], private_target[None])[0]
         private_weight = jnp.where(private_weight > 0, private_weight, 0.0)  # NaN too
-        return pack(private_features[:, None] * private_features[None, :]) * private_weight
+        private_square = private_features @ private_features
+        private_most = jnp.where(private_square > 0, self.radius() / private_square, jnp.inf)
+        private_product = pack(private_features[:, None] * private_features[None, :])
+        return private_product * jnp.minimum(private_weight, private_most)
 
 
 @query
@@ -46,12 +48,14 @@ class SecondMoment(WeightedSecondMoment):
     """Mean over units of `a a^T`, a user's being the average over their records of weight 1; see `pack` for the vector.
 
     Attributes:
-        row_bound: R, largest l2 norm of a row; a contribution beyond R^2 is scaled to it. Rows of a curator with
-            `public.row_bound <= R` are not changed by it.
+        row_bound: R: a row longer than R counts as if it were shortened to it. With R at least `public.row_bound` no
+            row is changed; where every row is at least R long, as rows with a constant 1 are for R = 1, each counts as
+            `R a / |a|`: the query is then the mean of `a a^T / |a|^2` times R^2, and needs no bound on the rows.
     Privacy:
         `pack` keeps the Frobenius norm, so the l2 sensitivity is a distance of matrices. A unit's matrix A is positive
-        semidefinite: an average of matrices a a^T with non-negative weights, times a non-negative number where it is
-        clipped, or zero. Its Frobenius norm is at most R^2. Adding or removing it moves the sum by at most R^2.
+        semidefinite: an average of matrices a a^T with non-negative weights, each times a non-negative number where its
+        row is longer than R, or zero. Its Frobenius norm is at most R^2, since that of every record's matrix is.
+        Adding or removing it moves the sum by at most R^2; the mean divides by n, under add-or-remove-one too.
         Replacing A by B moves it by
 
             |A - B|^2 = |A|^2 + |B|^2 - 2 <A, B> <= 2 R^4,
@@ -81,10 +85,6 @@ class SecondMoment(WeightedSecondMoment):
     def shape(self, public: Public) -> tuple[int, ...]:
         """d (d + 1) / 2 entries."""
         return (packed_length(public.d),)
-
-    def never_clips(self, public: Public) -> bool:
-        """Whether R is no less than the rows' public bound."""
-        return float(self.row_bound) >= public.row_bound
 
 
 def packed_length(d: int) -> int:

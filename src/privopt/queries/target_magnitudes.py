@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
 from privopt.problems.magnitudes import interval_ends
-from privopt.public import Public
+from privopt.public import Public, Weighting
 from privopt.queries.base import RecordSum, Scalar, acute_factor, query, static
 
 
@@ -16,8 +16,9 @@ class TargetMagnitudes(RecordSum):
     """Mean over units of `y / u_k` in the entry k of the interval that the target y falls into, and 0 in the others.
 
     The intervals are (u_(k-1), u_k] with u = 1, 2, 4, ... up to `largest`, and (0, 1] for the first. Targets are moved
-    into [0, largest]. A user counts with the average of their records, times the user's weight. `sum_k u_k value_k` is
-    the mean of the targets, exactly; an interval in which there is nothing but noise can be left out of it.
+    into [0, largest]. Every user counts once, with the average of their records. `sum_k u_k value_k` is the mean of the
+    targets, exactly, of users the mean of their averages; an interval in which there is nothing but noise can be left
+    out of it.
 
     Attributes:
         largest: the public bound on a target, above 0.
@@ -34,6 +35,8 @@ class TargetMagnitudes(RecordSum):
         "No entry of a contribution is negative, so that two make no obtuse angle: replacing one by another moves the "
         "sum by sqrt(2) radii."
     )
+
+    weighting: ClassVar[Weighting | None] = "user"
 
     largest: float = static()
 

@@ -22,7 +22,7 @@ class TopCurvature(SecondMoment):
     [0, R^2], and a result that rounding brought outside is moved to the nearer end.
 
     Attributes:
-        row_bound: R, largest l2 norm of a row; a contribution beyond R^2 is scaled to it.
+        row_bound: R: a row longer than R counts as if it were shortened to it.
     Privacy:
         The sensitivity is R^2 / n under both relations. A unit's matrix is positive semidefinite of spectral norm at
         most its Frobenius norm, hence at most R^2, see `SecondMoment`: it lies between 0 and R^2 I. Adding or

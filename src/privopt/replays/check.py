@@ -212,7 +212,7 @@ def _pairs(
         return
     if model.summary is not None:
         yield "model in the report beside it", _alike_models(again["model"], model.summary, words=words)
-    names = ("coef", "intercept", "typical_length")[: len(numbers)]
+    names = ("coef", "intercept")[: len(numbers)]
     if set(model.arrays) != set(names):
         yield "set of arrays", Likeness.FAR
         return

@@ -151,7 +151,7 @@ def _fitted(recipe: Mapping[str, Any]) -> Again:
     setup = model._setup(shape, labels)
     parameters = _require_small(n, (width + 1, setup.problem.loss.outputs))
     plan, fit = _planned(model, setup)
-    plan = setup.specification.penalty.shown_in(plan, setup.alpha)
+    plan = setup.specification.penalty.shown_in(setup.noted(plan), setup.alpha)
     asked = recipe_of_fit(
         kind.__name__,
         model.get_params(deep=False),
@@ -167,9 +167,7 @@ def _fitted(recipe: Mapping[str, Any]) -> Again:
     def run(recorded: Transcript) -> tuple[PrivacyReport, tuple[Any, ...]]:
         fitted = fit(recorded)
         fitted = fitted._replace(result=fitted.result._replace(plan=plan, recipe=asked))
-        length = fitted.setup.typical_length
-        numbers = fitted.setup.unscaled(fitted.result.params)
-        return fitted.report(names, ()), (*numbers, *(() if length is None else (length,)))
+        return fitted.report(names, ()), fitted.setup.unscaled(fitted.result.params)
 
     return Again(plan, parameters, asked, run)
 
@@ -195,7 +193,7 @@ def _planned(model: Any, setup: Setup) -> tuple[Plan, Callable[[Transcript], Fit
         curator = Replay(recorded, public)
         result = solver.solve(curator, setup.problem)._replace(plan=plan)
         curator.require_end()
-        return Fitted(result, setup.measured(result.transcript), result.transcript.releases)
+        return Fitted(result, setup, result.transcript.releases)
 
     return plan, at_once
 

@@ -21,7 +21,7 @@ class AccountUse:
         delta: likewise.
         used: the share of the account's budget that this run used.
         remaining: the share that it left.
-        left: the epsilon of one more fit that would spend all of that.
+        left: the largest epsilon of one more fit that this pays for, see `largest_payable`.
     """
 
     data_set: str
@@ -53,7 +53,7 @@ class AccountUse:
             f"payment {self.payment} of the account of {self.data_set!r}, which keeps epsilon "
             f"{words.number(self.epsilon)} at delta {words.number(self.delta, 3)} for all fits together: it used "
             f"{words.percent(self.used)} of that budget and left {words.percent(self.remaining)}, enough for one more "
-            f"fit of epsilon {words.number(self.left, 3)}"
+            f"fit of epsilon {words.at_most(self.left)}"
         )
 
 

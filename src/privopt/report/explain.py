@@ -42,7 +42,7 @@ def banners(report: ReportFacts) -> list[Point]:
             )
         )
     if report.selection is not None and not report.selection.private:
-        found.append(Point("Selection not private", report.selection.sentence))
+        found.append(Point(report.selection.title, report.selection.sentence))
     return found
 
 
@@ -54,7 +54,10 @@ def headline(report: ReportFacts) -> str:
         return "This run is not private: its random draws can be repeated from a seed."
     strength = f"(ε, δ) = ({words.pretty(report.epsilon)}, {words.pretty(report.delta, 3)})"
     if report.selection is not None and not report.selection.private:
-        return f"This fit protects every {report.unit} with {strength}, but the choice of the model was not private."
+        return (
+            f"This fit protects every {report.unit} with {strength}, but the run as a whole is not private: "
+            f"{report.selection.title.lower()}."
+        )
     return f"{_one(report)} is protected: {strength}."
 
 
@@ -79,9 +82,7 @@ def protection(report: ReportFacts) -> str:
     else:
         secret = f"whether a given {unit} is in the data at all"
     starts = (
-        "This run protects"
-        if report.is_private
-        else "With secret noise switched on, a run like this protects"
+        "This run protects" if report.is_noised else "With secret noise switched on, a run like this protects"
     )
     return (
         f"{starts} {who}{among}. This limits how well anybody can tell, from everything that was published, {secret}. "
@@ -122,7 +123,7 @@ def strength(report: ReportFacts) -> str:
 
 def guess(report: ReportFacts) -> str:
     """The strength in one short sentence."""
-    if not report.is_private:
+    if not report.is_noised:
         return ""
     best = words.percent(report.curve.best_guess)
     return f"A 50:50 guess about one {report.unit} becomes right at most {best} of the time."
@@ -341,15 +342,9 @@ def _rows(report: ReportFacts, longest: str) -> str:
     """What became of the rows, in a sentence."""
     if not report.divided_rows:
         return f"Rows longer than {longest} (l2 norm) are shortened to it: if many are, the model sees distorted rows."
-    if report.typical_length is None:
-        return (
-            "Every row was divided by its length (l2 norm), and predictions do the same: the model is worse where a "
-            "score should grow with the length of a record."
-        )
     return (
-        "Every row was divided by its length (l2 norm) in the fit, and the weights then by "
-        f"{words.pretty(report.typical_length, 3)}, a typical length that the released second moment shows: "
-        "predictions divide nothing, and are worse where lengths differ severalfold."
+        "Every row was divided by its length (l2 norm), and predictions do the same: the model is worse where a "
+        "score should grow with the length of a record."
     )
 
 

@@ -22,6 +22,8 @@ from privopt.report.model import ModelSummary
 from privopt.report.releases import ReleaseGroup
 from privopt.status import Status
 
+PREPROCESSING = "Preprocessing not private"  # how the sentence on it begins
+
 
 class Finished(Protocol):
     """A finished run, as far as a report reads it; `privopt.result.Result` is one."""
@@ -73,11 +75,16 @@ class Selection:
 
     Attributes:
         sentence: what was done, for the reader.
-        private: whether the choice was made by a charged mechanism.
+        private: whether the choice was made by a charged mechanism, on features that no unpaid step learned.
     """
 
     sentence: str
     private: bool
+
+    @property
+    def title(self) -> str:
+        """What was not private, in a few words."""
+        return PREPROCESSING if self.sentence.startswith(PREPROCESSING) else "Selection not private"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,9 +104,7 @@ class ReportFacts(abc.ABC):
         pictures: of released or public numbers, as the solver describes them.
         declared: what the user declared to be public, in sentences.
         model: the released quantities.
-        divided_rows: whether every row was divided by its length, so that none was shortened.
-        typical_length: the released length that brought the weights back from divided rows; None where predictions
-            divide each row as well, or rows were not divided.
+        divided_rows: whether every row was divided by its length, to fit and to predict, so that none was shortened.
         selection: how the model was chosen among several.
         metrics: measured quality, as the caller gave it.
         account: the payment of the account in a file that paid for the run; None where none did.
@@ -121,7 +126,6 @@ class ReportFacts(abc.ABC):
     declared: tuple[str, ...] = ()
     model: ModelSummary | None = None
     divided_rows: bool = False
-    typical_length: float | None = None
     selection: Selection | None = None
     metrics: Mapping[str, float | int | str] = field(default_factory=dict[str, float | int | str])
     account: AccountUse | None = None
@@ -170,7 +174,12 @@ class ReportFacts(abc.ABC):
 
     @property
     def is_private(self) -> bool:
-        """Whether the guarantee holds: noise was on, and it was secret."""
+        """Whether the guarantee holds: noise was on and secret, and nothing beside the fit saw the data unpaid."""
+        return self.is_noised and (self.selection is None or self.selection.private)
+
+    @property
+    def is_noised(self) -> bool:
+        """Whether noise was on, and it was secret."""
         return math.isfinite(self.epsilon) and not self.seeded
 
     @property

@@ -169,7 +169,7 @@ def _run(report: ReportFacts, key: str) -> dict[str, Any]:
     return {
         "key": key,
         "title": report.title,
-        "private": report.is_private and (report.selection is None or report.selection.private),
+        "private": report.is_private,
         "headline": explain.headline(report),
         "guess": explain.guess(report),
         "banners": explain.banners(report),
@@ -213,15 +213,15 @@ def _tiles(report: ReportFacts) -> list[tuple[str, str, str]]:
     within = f"budget {words.pretty(budget.epsilon)}" if budget is not None and budget.is_private else ""
     if report.unit == "user":
         among = f"with everything they contributed, {among}".rstrip(", ")
-    if not report.is_private:
+    if not report.is_noised:
         among = ""
     return [
-        ("Protected", f"one {report.unit}" if report.is_private else "nothing", among),
+        ("Protected", f"one {report.unit}" if report.is_noised else "nothing", among),
         ("Epsilon (ε)", words.pretty(report.epsilon) if finite else "∞", within),
         ("Delta (δ)", words.pretty(report.delta, 3), words.chance(report.delta) if report.delta else ""),
         (
             "Best guess right",
-            words.percent(report.curve.best_guess) if report.is_private else "100 %",
+            words.percent(report.curve.best_guess) if report.is_noised else "100 %",
             "50 % is blind guessing",
         ),
     ]

@@ -9,6 +9,7 @@ from privopt.atomic_files import replace_file
 from privopt.json_values import described_array, json_value, plain
 from privopt.ledger.event_json import event_from_dict
 from privopt.notebook import card
+from privopt.planning.notices import NO_RELEASES
 from privopt.planning.picture import Picture
 from privopt.planning.plan import Finding, Plan
 from privopt.public import Relation
@@ -41,7 +42,6 @@ class PrivacyReport(ReportFacts):
         declared: Iterable[str] = (),
         model: ModelSummary | None = None,
         divided_rows: bool = False,
-        typical_length: float | None = None,
         selection: Selection | None = None,
         metrics: Mapping[str, float | int | str] | None = None,
         extra_notices: Iterable[str] = (),
@@ -55,7 +55,6 @@ class PrivacyReport(ReportFacts):
             declared: sentences on what the user declared public.
             model: the fitted model; default: the bare parameters.
             divided_rows: whether every row was divided by its length before the run.
-            typical_length: the released length that brought the weights back, if one did.
             selection: how the model was chosen among several.
             metrics: measured quality, by name.
             extra_notices: further remarks.
@@ -86,11 +85,18 @@ class PrivacyReport(ReportFacts):
             ),
             model=ModelSummary.of_params(result.params) if model is None else model,
             divided_rows=divided_rows,
-            typical_length=typical_length,
             selection=selection,
             metrics=dict(metrics or {}),
             account=None if paid_by is None else AccountUse.of(paid_by),
-            notices=(*((NO_PLAN,) if plan is None else plan.notices), *extra_notices),
+            notices=tuple(
+                dict.fromkeys(
+                    (
+                        *(() if transcript.releases else (NO_RELEASES,)),
+                        *((NO_PLAN,) if plan is None else plan.notices),
+                        *extra_notices,
+                    )
+                )
+            ),
             kept=KeptReleases.of(transcript, result.recipe),
         )
 
@@ -127,7 +133,6 @@ class PrivacyReport(ReportFacts):
             "utility_assumptions": explain.utility_assumptions(self),
             "declared": list(self.declared),
             "divided_rows": self.divided_rows,
-            "typical_length": self.typical_length,
             "selection": None if self.selection is None else asdict(self.selection),
             "metrics": dict(self.metrics),
             "account": None if self.account is None else asdict(self.account),
@@ -171,7 +176,6 @@ class PrivacyReport(ReportFacts):
             pictures=tuple(Picture.from_dict(picture) for picture in document.get("pictures", [])),
             declared=tuple(document["declared"]),
             divided_rows=document["divided_rows"],
-            typical_length=document.get("typical_length"),
             model=None if model is None else ModelSummary.from_dict(model),
             selection=None if selection is None else Selection(**selection),
             metrics=dict(document["metrics"]),

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from privopt.json_values import plain
+from privopt.ledger.amounts import rounded_down
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _THOUSANDS = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
@@ -124,6 +125,15 @@ def duration(seconds: float) -> str:
     if seconds < 0.1:
         return "under 0.1 s"
     return f"{number(seconds, 2)} s" if seconds < 600 else f"{number(seconds / 60, 2)} minutes"
+
+
+def at_most(value: float, digits: int = 3) -> str:
+    """A positive number as text, rounded down, so that what is shown is never too much.
+
+    >>> at_most(0.92961), at_most(1.0), at_most(0.0)
+    ('0.929', '1', '0')
+    """
+    return number(rounded_down(value, digits), digits)
 
 
 def several(count: int, noun: str) -> str:

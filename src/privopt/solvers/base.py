@@ -76,6 +76,41 @@ class Solver(Program[Problem]):
             return "it minimises the mean over all records and does not weight groups against each other"
         return self.applicable(problem, public)
 
+    def longest_step(self, instance: Instance) -> float:
+        """The largest step size that is known to be stable; infinite where nothing limits it."""
+        del instance
+        return math.inf
+
+    def gradient_limit(self, instance: Instance, *, momentum: float = 0.0) -> float:
+        """The stability limit 2 (1 + momentum) / L of gradient steps, with heavy ball or without, by the known L."""
+        smoothness, curvature = getattr(self, "smoothness", None), getattr(self, "curvature", None)
+        if smoothness is None:
+            smoothness = instance.known_smoothness
+            if curvature is not None:
+                smoothness = curvature + instance.penalty_smoothness
+        return 2.0 * (1.0 + momentum) / smoothness if smoothness > 0 else math.inf
+
+    def check_step_size(self, instance: Instance) -> None:
+        """Refuse a step size that was given and is too large for the known curvature, before anything is paid.
+
+        Raises:
+            ValueError: it says which are allowed.
+        """
+        given = getattr(self, "step_size", None)
+        if given is None or given <= self.longest_step(instance) * (1.0 + 1e-9):
+            return
+        penalty = instance.penalty_smoothness
+        ridge = f", {penalty:.3g} of it from the penalty" if penalty > 0 else ""
+        stated = next((name for name in ("smoothness", "curvature") if hasattr(self, name)), None)
+        better = (
+            f" If you know that the mean objective is less curved, give its `{stated}`." if stated else ""
+        )
+        raise ValueError(
+            f"step_size must be at most {self.longest_step(instance):.3g}, got {given!r}: the objective's curvature "
+            f"may be {instance.known_smoothness:.3g}{ridge}, and longer steps on it diverge. Leave step_size open for "
+            f"a safe one.{better}"
+        )
+
     @abc.abstractmethod
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """The program: arithmetic on releases."""

@@ -150,6 +150,10 @@ class PrivateClip(Solver):
         clip = clip if instance.is_private else math.inf
         return self.inner.with_(clip=clip, noise_multiplier=None).configure(instance)
 
+    def check_step_size(self, instance: Instance) -> None:
+        """As the inner solver."""
+        self.inner.check_step_size(instance)
+
     def releases(self) -> int:
         """The choice, and as many as with the guessed clip."""
         return 1 + self.planned.releases()

@@ -116,6 +116,10 @@ class ContinuousSpider(StepwiseSolver):
     most_steps: int = number(1_000, at_least=1)
     failure: float = number(0.1, above=0, below=1)
 
+    def longest_step(self, instance: Instance) -> float:
+        """Of gradient steps."""
+        return self.gradient_limit(instance)
+
     def forecast(self, instance: Instance) -> Forecast:
         return planning.forecast(self, instance)
 

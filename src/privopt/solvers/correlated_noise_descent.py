@@ -100,6 +100,10 @@ class CorrelatedNoiseDescent(Solver):
         """T = k b."""
         return self.epochs * self.blocks
 
+    def longest_step(self, instance: Instance) -> float:
+        """Of gradient steps."""
+        return self.gradient_limit(instance)
+
     def forecast(self, instance: Instance) -> Forecast:
         return planning.forecast(self, instance)
 

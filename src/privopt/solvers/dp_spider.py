@@ -84,6 +84,10 @@ class DPSpider(StepwiseSolver):
     gap: float | None = optional(above=0)
     returns: Literal["flattest", "last"] = choice("flattest")
 
+    def longest_step(self, instance: Instance) -> float:
+        """Of gradient steps."""
+        return self.gradient_limit(instance)
+
     def forecast(self, instance: Instance) -> Forecast:
         return planning.forecast(self, instance)
 

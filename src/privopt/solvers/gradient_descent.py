@@ -27,6 +27,7 @@ from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.learnt import Evidence
 from privopt.planning.newton_end import newton_end, newton_share
+from privopt.planning.shrinkage import NoisePath
 from privopt.problems.losses import GLMLoss, Logistic
 from privopt.problems.mapped_ridge import strongest
 from privopt.problems.problem import Problem
@@ -48,6 +49,7 @@ class DescentState(NamedTuple):
     average: Float[Array, " *shape"]  # running average of x
     gradient: Float[Array, " *shape"]  # the same average of the released gradients
     point: Float[Array, " *shape"]  # and of u
+    age: Float[Array, ""]  # k, how many steps ago the growing momentum began
     finite: Bool[Array, ""]  # whether every entry so far was; from the first that was not, nothing moves
 
 
@@ -60,17 +62,23 @@ class GradientDescent(StepwiseSolver):
         step_size: eta, in params^2 / objective units.
         clip: C, the largest norm of one unit's gradient.
         momentum: b in [0, 1), fixed; growing momentum amplifies noise until it diverges.
+        restarts: whether momentum is k / (k + 3) after k steps and begins anew where it leads uphill; the default
+            without noise where `momentum` is open.
         balanced: whether records' gradients are shortened without regard to their targets, see `ClippedGradient`.
-        returns: which point: "tail" (mean of the last half), "weighted" (weights (t + 1)^2, the default), "settled" or
-            "late" (see `mixing_ratios`; all divided by the noise variance where it differs), "last" (the default with
-            the noise off), "random" (a uniformly random iterate), "flattest" (the middle of the ten iterates over
-            which the mean of the released gradients is smallest) or, inside `Whitening`, "corrected" ("settled",
-            half of the way or less to a Newton step from the mean of all points, see `newton_end`).
+        returns: which point: "tail" (mean of the last half), "weighted" (weights (t + 1)^2, the default), "settled",
+            "eased" or "late" (see `mixing_ratios`; all divided by the noise variance where it differs), "last" (the
+            default with the noise off), "random" (a uniformly random iterate), "flattest" (the middle of the ten
+            iterates over which the mean of the released gradients is smallest) or, inside `Whitening`, "corrected"
+            ("settled", half of the way or less to a Newton step from the mean of all points, see `newton_end`).
+        secant: whether no step is longer than 1 / L_t, L_t the largest curvature that successive released gradients
+            have shown so far, see `ShownCurvature`: for losses whose curvature is not known beforehand.
         shares: how the budget is split over the steps: "equal" or "geometric", which is best for the last iterate of a
             strongly convex objective; see `descent_theory`.
         contraction: a of the geometric shares; default 1 - eta * ridge strength.
         smoothness: L of the objective, ridge included, if it is known better than by the loss and the row bound: it
             sets the default step size, and with it the number of steps, and decides whether a step is called too large.
+        shrinks: whether steps take the ridge by its exact proximal map, which is stable at any strength, and not by its
+            gradient; default: for ridges more curved than the loss, where that map is exact and `smoothness` is open.
         chosen: the t in 0..T-1 of the iterate x_t that "random" returns; drawn before data is read.
         rows: the released second moment that its coordinates follow from, set by `Whitening`.
     Guarantee:
@@ -92,10 +100,13 @@ class GradientDescent(StepwiseSolver):
     clip: float = derived(above=0)
     momentum: float = derived(at_least=0, below=1)
     balanced: bool = False
+    secant: bool = False
     returns: Average | Literal["random", "flattest", "corrected"] | None = optional()
     shares: Shares = choice("equal")
     contraction: float | None = optional(above=0, at_most=1)
     smoothness: float | None = optional(above=0)
+    shrinks: bool | None = None
+    restarts: bool | None = None
     chosen: int | None = optional(at_least=0)
     rows: RowSpectrum | None = field(default=None, repr=False)
 
@@ -164,10 +175,18 @@ class GradientDescent(StepwiseSolver):
     def in_coordinates(self, coordinates: Coordinates) -> Self:
         return self.with_(**planning.in_coordinates(coordinates))
 
+    def longest_step(self, instance: Instance) -> float:
+        """Of descent with momentum on an objective of the known curvature."""
+        return planning.longest_step(self, instance)
+
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Balanced gradients need a loss that says how steep it can be, a Newton step one that says how curved."""
         del public
         loss = problem.loss
+        if self.shrinks and not problem.shrinks_exactly:
+            return (
+                "the proximal map of its whole penalty with its set is not known exactly: use shrinks=False"
+            )
         if self.returns == "corrected" and not (
             isinstance(loss, GLMLoss) and loss.outputs == 1 and math.isfinite(loss.curvature)
         ):
@@ -201,20 +220,30 @@ class GradientDescent(StepwiseSolver):
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 4, with momentum and averaging."""
-        step = partial(_step, step_size=self.step_size, momentum=self.momentum, problem=problem)
+        step = partial(
+            _step,
+            momentum=self.momentum,
+            problem=problem,
+            shrinks=bool(self.shrinks),
+            restarts=bool(self.restarts),
+        )
         nothing = jnp.zeros_like(start)
-        state = DescentState(start, start, start, nothing, nothing, jnp.asarray(True))
+        state = DescentState(start, start, start, nothing, nothing, jnp.zeros(()), jnp.asarray(True))
         variance = 0.0  # of the noise in `state.gradient`
         points: list[Array] = []
         slopes: list[Array] = []
+        shown = planning.ShownCurvature()
         for ratio, noise in zip(self._mixing_ratios(), self.mechanisms(), strict=True):
             query = ClippedGradient(loss=problem.loss, at=state.at, clip=self.clip, balanced=self.balanced)
             gradient = curator.release(query, noise)
             if self.returns in ("flattest", "corrected"):
                 points.append(state.at)
-                slopes.append(gradient + problem.regulariser.gradient(state.at))
-            variance = (1.0 - ratio) ** 2 * variance + (ratio * _deviation(noise, query, curator.public)) ** 2
-            state = step(state, gradient, ratio=float(ratio))
+                slopes.append(_with_penalty(problem, gradient, state.at))
+            deviation = _deviation(noise, query, curator.public)
+            if self.secant:
+                shown = shown.after(state.at, _with_penalty(problem, gradient, state.at), deviation)
+            variance = (1.0 - ratio) ** 2 * variance + (ratio * deviation) ** 2
+            state = step(state, gradient, ratio=float(ratio), step_size=shown.step_size(self.step_size))
         evidence = Evidence(state.point, state.gradient, math.sqrt(variance))
         if self.returns == "corrected":
             settled = self._corrected(state, points, slopes, start, curator.public, problem)
@@ -224,8 +253,39 @@ class GradientDescent(StepwiseSolver):
         averaged = self.steps and self.returns not in ("last", "random", "flattest")
         if averaged and not problem.regulariser.is_smooth:
             # An average of sparse iterates is not sparse: one more proximal step from it, on released gradients.
-            state = step(state._replace(at=state.average), state.gradient, ratio=1.0, momentum=0.0)
+            last = shown.step_size(self.step_size)
+            state = step(
+                state._replace(at=state.average), state.gradient, ratio=1.0, step_size=last, momentum=0.0
+            )
         return Outcome(state.average, ending(state.finite), evidence=evidence)
+
+    def noise_path(self, params: Array, public: Public, loss: GLMLoss, ridge: float) -> NoisePath | None:
+        """How noise entered the result; None without noise, outside of `Whitening`, and for a single iterate.
+
+        Args:
+            params: the result, in the coordinates of the run.
+            public: of the data.
+            loss: that was minimised.
+            ridge: the strength of the ridge in the data's own coordinates.
+        """
+        noisy = self.steps and self.noise_multiplier
+        if not noisy or self.rows is None or self.returns in ("random", "flattest"):
+            return None
+        newton = 0.0
+        if self.returns == "corrected":
+            newton = newton_share(self.rows, params, fades=isinstance(loss, Logistic))
+        largest = public.relation.factor * self.clip / public.n
+        return NoisePath(
+            step_size=self.step_size,
+            momentum=self.momentum,
+            clip=self.clip,
+            deviations=largest * np.asarray([noise.noise_multiplier for noise in self.mechanisms()]),
+            mixing=self._mixing_ratios(),
+            newton=newton,
+            curvature=loss.curvature,
+            ridge=ridge,
+            rows=self.rows,
+        )
 
     def _corrected(
         self,
@@ -278,17 +338,38 @@ def _deviation(noise: Gaussian, query: ClippedGradient, public: Public) -> float
 
 
 @jax.jit
+def _with_penalty(problem: Problem, gradient: Array, at: Array) -> Array:
+    """The gradient of the objective: that of the loss and that of the penalty."""
+    return gradient + problem.regulariser.gradient(at)
+
+
+@partial(jax.jit, static_argnames=("shrinks", "restarts"))
 @guarded
 def _step(
-    state: DescentState, gradient: Array, *, ratio: float, step_size: float, momentum: float, problem: Problem
+    state: DescentState,
+    gradient: Array,
+    *,
+    ratio: float,
+    step_size: float,
+    momentum: Array | float,
+    problem: Problem,
+    shrinks: bool,
+    restarts: bool,
 ) -> DescentState:
-    """One step x = prox(u - eta (g + grad r(u))), then the next u and the averages."""
-    params = problem.proximal_step(state.at, gradient, step_size)
+    """One step x = prox(u - eta (g + grad r(u))), or x = prox of all of r (u - eta g), then the next u and averages."""
+    move = problem.shrinking_step if shrinks else problem.proximal_step
+    params = move(state.at, gradient, step_size)
+    moved, age = params - state.params, state.age
+    if restarts:  # O'Donoghue, Candes 2015, the gradient scheme
+        uphill = jnp.sum((state.at - params) * moved) > 0
+        age = jnp.where(uphill, 0.0, age + 1.0)
+        momentum = age / (age + 3.0)
     return DescentState(
         params=params,
-        at=params + momentum * (params - state.params),
+        at=params + momentum * moved,
         average=state.average + ratio * (params - state.average),
         gradient=state.gradient + ratio * (gradient - state.gradient),
         point=state.point + ratio * (state.at - state.point),
+        age=age,
         finite=state.finite,
     )

@@ -41,6 +41,7 @@ class GroupPrivacy(Solver):
     """
 
     name: ClassVar[str] = "group-privacy"
+    made_for_users: ClassVar[bool] = True
 
     inner: GradientDescent = field(default_factory=GradientDescent)
 

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
+LARGEST = 1e30  # no descent on float32 rows ends there; squares of what is larger soon overflow
+
 State = TypeVar("State", bound=tuple[Any, ...])
 
 
@@ -17,8 +19,8 @@ def guarded(step: Callable[..., State]) -> Callable[..., State]:
         step: `step(state, ...) -> state`; the state is a NamedTuple with a boolean field `finite`, which the step may
             leave as it is.
     Returns:
-        The same step; where an entry of the new state is not finite it returns the old one with `finite` false, and
-        from there on it returns that. Both are functions of releases, so that looking costs nothing.
+        The same step; where an entry of the new state is not finite, or beyond `LARGEST`, it returns the old one with
+        `finite` false, and from there on it returns that. Both are functions of releases: looking costs nothing.
     """
 
     @functools.wraps(step)
@@ -34,5 +36,5 @@ def guarded(step: Callable[..., State]) -> Callable[..., State]:
 def _is_finite(state: Any) -> Any:
     leaves = [leaf for leaf in jax.tree.leaves(state) if jnp.issubdtype(jnp.result_type(leaf), jnp.floating)]
     return functools.reduce(
-        jnp.logical_and, (jnp.all(jnp.isfinite(leaf)) for leaf in leaves), jnp.asarray(True)
+        jnp.logical_and, (jnp.all(jnp.abs(leaf) <= LARGEST) for leaf in leaves), jnp.asarray(True)
     )

@@ -102,6 +102,7 @@ class PhasedAcceleratedERM(Solver):
     """
 
     name: ClassVar[str] = "phased-accelerated-erm"
+    made_for_users: ClassVar[bool] = True
     for_convex: ClassVar[str] = "its accelerated stages and their bound"
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 

@@ -120,6 +120,7 @@ class PhasedGroupSGD(Solver):
     """
 
     name: ClassVar[str] = "phased-group-sgd"
+    made_for_users: ClassVar[bool] = True
     for_convex: ClassVar[str] = "its phases and their bound"
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from privopt.ledger.events import Event
 from privopt.planning.effort import data_bytes, loading_seconds
 from privopt.planning.forecast import Forecast
+from privopt.planning.notices import NO_RELEASES, extreme_epsilon
 from privopt.planning.plan import Finding, Plan
 from privopt.planning.task import Task
 from privopt.public import Public
@@ -30,6 +31,7 @@ class Program(abc.ABC, Generic[P]):
     """
 
     name: ClassVar[str]  # in plans and on the command line
+    made_for_users: ClassVar[bool] = False  # for units of several records
     defaults: ClassVar[Defaults] = {}
     in_secret_order: ClassVar[bool] = (
         False  # whether it passes over all rows so, which must be in one place then
@@ -141,6 +143,12 @@ class Program(abc.ABC, Generic[P]):
         if obstacle is not None:
             raise ValueError(f"{self.title} cannot solve this problem: {obstacle}.")
 
+    @property
+    def is_for_users(self) -> bool:
+        """Whether it, or what runs inside of it, was made for units of several records."""
+        inner = getattr(self, "inner", None)
+        return self.made_for_users or (isinstance(inner, Program) and inner.is_for_users)
+
     def is_set(self, field: str) -> bool:
         """Whether a field has a value."""
         return getattr(self, field) is not None
@@ -198,7 +206,11 @@ class Program(abc.ABC, Generic[P]):
             prediction=forecast.meaning,
             bound=forecast.bound,
             indicators={**self.indicators(instance), **forecast.indicators},
-            notices=forecast.notices,
+            notices=(
+                *(() if program.releases() else (NO_RELEASES,)),
+                *extreme_epsilon(instance.budget),
+                *forecast.notices,
+            ),
             measure=forecast.measure,
             evaluations=program.loss_values(instance.problem, public),
         )

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from privopt.errors import NotPriceable
-from privopt.planning import user_federated_averaging
+from privopt.planning import o2nc, user_federated_averaging
 from privopt.planning.counts import constant_column
 from privopt.planning.instance import Instance
 from privopt.problems.black_box import BlackBox
@@ -99,7 +99,6 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
 }
 
 
-OWN_QUANTILE = 0.8  # of the present gradients of a user's own loss, which the clip is to leave as they are
 MANY_COLUMNS = 100  # of an l1 ball, from which on the worst group's columns are selected first
 
 
@@ -115,7 +114,7 @@ def choose(solver: Solver | str, instance: Instance) -> Choice:
 
     Raises:
         TypeError: it is neither a name nor a solver.
-        ValueError: an unknown name, or a solver that cannot solve the problem.
+        ValueError: an unknown name, a solver that cannot solve the problem, or one whose step size is too large for it.
     """
     given: Any = solver
     if not isinstance(given, str | Solver):
@@ -130,6 +129,7 @@ def choose(solver: Solver | str, instance: Instance) -> Choice:
     else:
         choice = Choice(with_chosen_clip(SOLVERS[solver]() if isinstance(solver, str) else solver))
     choice.solver.check_applicable(instance.problem, instance.public)
+    choice.solver.check_step_size(instance)
     return choice
 
 
@@ -140,10 +140,13 @@ def automatic(instance: Instance) -> Choice:
             no set, where whitening applies                               whitened descent for the worst group
             else                                                          descent for the worst group
         a black box                                                       O2NC by values, with a private clip
-        no privacy                                                        gradient descent
+        no privacy: records, losses of known curvature, where whitening
+            applies                                                       whitened gradient descent
+            else                                                          gradient descent
         users whose typical records times log(2p)^2 are fewer than the
         p parameters in a set with an l1 ball                             Frank-Wolfe
         few units that are users, of typically 20 records or more         federated averaging
+        other users, a convex generalised-linear loss with corners        accelerated phases on regularised problems
         other users, where whitening applies                              whitened user-level gradient descent
         other users of generalised-linear losses, smooth penalties,
         at most 2000 features                                             probed user-level gradient descent
@@ -153,20 +156,23 @@ def automatic(instance: Instance) -> Choice:
         a loss without curvature that is known to grow as sharply as
         kappa >= 2 says                                                   proximal points
         a generalised-linear loss, a ridge or no penalty, no set, at
-        most 2000 features; counts with a ridge that leaves the constant
-        column free                                                       whitened gradient descent
+        most 2000 features; counts with a declared constant
+        column                                                            whitened gradient descent
         an l1 ball, also beside intercepts and in other products of its
         kind, or a polytope given by its vertices                         Frank-Wolfe
         a simplex, and other products                                     accelerated mirror descent
         a non-smooth penalty and a ridge on every coordinate, if stable   SVRG
         another generalised-linear loss with a ridge or no penalty:
         other counts, other sets, at most 2000 features                   probed gradient descent
+        losses of the user's own that state their curvature, and either
+        a growth condition or that they are convex                        gradient descent, with a private clip unless
+                                                                          the slope is stated
         losses of the user's own, smooth penalties, no set                O2NC with a private clip
         everything else                                                   gradient descent
 
     Each was the most accurate of the applicable solvers in most of the measurements of docs/benchmarks.md and
-    docs/benchmarks-kl.md. Counts are whitened relative to their released mean, see `planning.counts`; which column is
-    the constant one, in which a mean can be put, shows in the ridge's weights. Objective perturbation behind the same
+    docs/benchmarks-kl.md. Counts are whitened relative to their released mean, see `planning.counts`, and
+    `Problem.constant` declares the column of ones, in which a mean can be put. Objective perturbation behind the same
     whitening is about as good where a strong ridge is wanted, and its running time depends on the data, so it is never
     chosen. Nor is KL Spider: its bound is proved, and its result is worse.
     """
@@ -176,7 +182,7 @@ def automatic(instance: Instance) -> Choice:
     if isinstance(problem.loss, BlackBox):
         return _for_values(instance)
     if not instance.is_private:
-        return Choice(GradientDescent(), "without noise the plainest method converges")
+        return _without_noise(instance)
     if public.by_user:
         return _for_users(instance)
     if (
@@ -195,7 +201,10 @@ def automatic(instance: Instance) -> Choice:
             return Choice(
                 reduced, "with a ridge and so many units, changes of the gradient need little noise"
             )
-    windows = PrivateClip(inner=O2NC(quantile=OWN_QUANTILE))
+    loss = problem.loss
+    if instance.has_own_loss and math.isfinite(loss.curvature) and (problem.growth or loss.convex):
+        return _for_stated(instance)
+    windows = PrivateClip(inner=O2NC(quantile=o2nc.own_quantile(instance)))
     if instance.has_own_loss and windows.obstacle(problem, public) is None:
         return Choice(
             windows,
@@ -211,6 +220,25 @@ def automatic(instance: Instance) -> Choice:
     if problem.regulariser.is_smooth and probed.obstacle(problem, public) is None:
         return Choice(probed, "where whitening does not apply, a released curvature buys longer steps")
     return Choice(GradientDescent(), "neither whitening nor variance reduction applies")
+
+
+def _without_noise(instance: Instance) -> Choice:
+    """The default where nothing is private."""
+    problem, public = instance.problem, instance.public
+    is_curved = math.isfinite(problem.loss.curvature) and problem.loss.convex is not False
+    counted = isinstance(problem.loss, Poisson)  # its curvature is a guess, which only the clip makes safe
+    whitened = Whitening()
+    if is_curved and not counted and not public.by_user and whitened.obstacle(problem, public) is None:
+        return Choice(whitened, "without noise descent converges fastest where all directions look alike")
+    return Choice(GradientDescent(), "without noise the plainest method converges")
+
+
+def _for_stated(instance: Instance) -> Choice:
+    """The default for a smooth loss of the user's own that says how curved it is."""
+    chosen = PrivateClip(inner=GradientDescent())
+    if math.isinf(instance.gradient_bound) and chosen.obstacle(instance.problem, instance.public) is None:
+        return Choice(chosen, "its steps follow the stated curvature, and the clip is chosen privately")
+    return Choice(GradientDescent(), "its steps follow the stated curvature, and its clip the stated slope")
 
 
 def _for_values(instance: Instance) -> Choice:
@@ -242,6 +270,10 @@ def _for_users(instance: Instance) -> Choice:
     averaging = UserFederatedAveraging()
     if user_federated_averaging.wins(instance) and averaging.obstacle(problem, public) is None:
         return Choice(averaging, "there are few users, and each has many records to learn from")
+    phased, loss = PhasedAcceleratedERM(), problem.loss
+    corners = loss.convex and not instance.has_own_loss and math.isinf(loss.curvature)
+    if corners and phased.obstacle(problem, public) is None:
+        return Choice(phased, "the loss has corners, on which the steps of whitened descent do not settle")
     whitened = Whitening(inner=UserGradientDescent())
     if whitened.obstacle(problem, public) is None:
         return Choice(

@@ -12,30 +12,46 @@ from privopt.curator.base import Curator
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import rescaling
 from privopt.planning.coordinates import RowSpectrum
-from privopt.problems.problem import Problem
+from privopt.planning.shrinkage import NoisePath, shrinkage
+from privopt.problems.losses import GLMLoss
 from privopt.queries.gradient import ClippedGradient
 
 
 def rescaled(
-    curator: Curator, problem: Problem, params: Array, rows: RowSpectrum, *, clip: float, noise: Gaussian
+    curator: Curator,
+    loss: GLMLoss,
+    params: Array,
+    rows: RowSpectrum,
+    *,
+    path: NoisePath | None,
+    clip: float,
+    noise: Gaussian,
 ) -> Array:
     """The parameters with their predictions scaled and shifted, (d,).
 
     Args:
         curator: answers `rescaling.STEPS` gradients of two entries.
-        problem: its loss; the penalty plays no part, the prior around the result does.
+        loss: the penalty plays no part, the prior around the result does.
         params: the result, released.
         rows: the spectrum of the released second moment.
+        path: of the noise of the descent that found them; None if it is not known, then nothing is shrunk.
         clip: C of the gradients, public.
         noise: of each of them.
     """
-    found = rescaling.two_columns(rows, params)
-    longest = curator.public.row_bound * float(np.linalg.norm(found.basis)) * (1.0 + 1e-6)
+    columns = rescaling.two_columns(rows, params)
+    kept = 1.0 if path is None else shrinkage(path, columns.found, loss)
+    estimate = rescaling.Estimate.before(columns.found, kept, loss)
+    longest = curator.public.row_bound * float(np.linalg.norm(columns.basis)) * (1.0 + 1e-6)
     curator.announce("scale and shift of the predictions")
-    view, estimate = curator.view(found.basis, longest), rescaling.Estimate.before(found.start)
+    view = curator.view(columns.basis, longest)
     for _ in range(rescaling.STEPS):
-        query = ClippedGradient(loss=problem.loss, at=jnp.asarray(estimate.theta), clip=clip, balanced=True)
+        query = ClippedGradient(
+            loss=loss,
+            at=jnp.asarray(estimate.theta),
+            clip=clip,
+            balanced=rescaling.constants_of(loss).two_classes,
+        )
         gradient = view.release(query, noise)
         deviation = noise.noise_multiplier * float(query.sensitivity(view.public))
         estimate = estimate.after(gradient, deviation)
-    return jnp.asarray(found.basis @ estimate.theta)
+    return jnp.asarray(columns.basis @ estimate.theta)

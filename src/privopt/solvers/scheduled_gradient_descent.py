@@ -72,6 +72,10 @@ class ScheduledGradientDescent(StepwiseSolver):
             noise_multiplier=self.noise_multiplier,
         )
 
+    def longest_step(self, instance: Instance) -> float:
+        """Of gradient steps."""
+        return self.gradient_limit(instance)
+
     def forecast(self, instance: Instance) -> Forecast:
         return planning.forecast(self, instance)
 

@@ -72,6 +72,10 @@ class StochasticGradientDescent(StepwiseSolver):
     momentum: float = number(0.9, at_least=0, below=1)
     smoothness: float | None = optional(above=0)
 
+    def longest_step(self, instance: Instance) -> float:
+        """Of heavy ball."""
+        return self.gradient_limit(instance, momentum=self.momentum)
+
     def forecast(self, instance: Instance) -> Forecast:
         return planning.forecast(self, instance)
 

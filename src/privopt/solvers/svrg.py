@@ -163,6 +163,10 @@ class SVRG(Solver):
             return solver.with_(fallback=self.fallback.scaled(factor))
         return solver.with_(snapshot_multipliers=tuple(z * factor for z in self.snapshot_multipliers))
 
+    def longest_step(self, instance: Instance) -> float:
+        """Of heavy ball."""
+        return self.gradient_limit(instance, momentum=self.momentum or 0.0)
+
     def forecast(self, instance: Instance) -> Forecast:
         return planning.forecast(self, instance)
 

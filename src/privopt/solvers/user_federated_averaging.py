@@ -94,6 +94,7 @@ class UserFederatedAveraging(Solver):
     """
 
     name: ClassVar[str] = "user-federated-averaging"
+    made_for_users: ClassVar[bool] = True
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     rounds: int = number(planning.ROUNDS, at_least=0)
@@ -195,6 +196,10 @@ class UserFederatedAveraging(Solver):
         work = planning.pass_seconds(problem, public) * self.rounds
         reading = planning.reading_seconds(problem, public) * self.releases()
         return work + reading + self.releases() * RELEASE_SECONDS
+
+    def longest_step(self, instance: Instance) -> float:
+        """Of local gradient steps."""
+        return self.gradient_limit(instance)
 
     def forecast(self, instance: Instance) -> Forecast:
         return planning.forecast(self, instance)

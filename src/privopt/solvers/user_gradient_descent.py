@@ -92,6 +92,7 @@ class UserGradientDescent(StepwiseSolver):
     """
 
     name: ClassVar[str] = "user-gradient-descent"
+    made_for_users: ClassVar[bool] = True
     preconditions: ClassVar[bool] = True
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 
@@ -153,6 +154,10 @@ class UserGradientDescent(StepwiseSolver):
     def passes(self) -> float:
         """One a step, or the sampled part of one."""
         return self.steps * (1.0 if self.rate is None else self.rate)
+
+    def longest_step(self, instance: Instance) -> float:
+        """Of heavy ball."""
+        return self.gradient_limit(instance, momentum=self.momentum or 0.0)
 
     def forecast(self, instance: Instance) -> Forecast:
         return planning.forecast(self, instance)

@@ -18,7 +18,7 @@ from privopt.curator.base import Curator
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import counts, learnt_words, rescaling, whitening_forecast
+from privopt.planning import counts, learnt_words, quantile_level, rescaling, whitening_forecast
 from privopt.planning import whitening as planning
 from privopt.planning.counts import CountsRule
 from privopt.planning.effort import mapping_seconds, second_moment_seconds
@@ -26,10 +26,10 @@ from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.learnt import learnt
 from privopt.planning.plan import LEARNT_SHARE, Finding
-from privopt.planning.user_whitening import UserWhiteningRule
+from privopt.planning.user_whitening import UserCountsRule, UserWhiteningRule
 from privopt.planning.whitening import WhiteningRule
 from privopt.problems.constraints import Unconstrained
-from privopt.problems.losses import GLMLoss
+from privopt.problems.losses import GLMLoss, Quantile
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser, Ridge
 from privopt.public import Public
@@ -39,6 +39,7 @@ from privopt.result import Outcome
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import number, optional
 from privopt.solvers.gradient_descent import GradientDescent
+from privopt.solvers.quantile_level import at_level
 from privopt.solvers.rescaled import rescaled
 from privopt.solvers.user_gradient_descent import UserGradientDescent
 
@@ -55,17 +56,23 @@ class Whitening(Solver):
         coarse: c; gradient descent takes the first half of its steps in coordinates whose floor is at least c R^2, and
             goes on from there in its own; 0 for none. Default 0.1 where the loss is not convex, else 0.
         level_share: fraction of mu^2 that tells how large counts are, see `planning.counts`; 0 for no such release.
-            Default: by n and the budget for counts with a constant column that is not penalised, else 0.
-        rescaling_share: fraction of mu^2 that tells scale and shift of the predictions of two classes after the inner
-            solver, see `planning.rescaling`; 0 for no such releases. Default: 0.1 for records of two classes with a
-            constant column that is not penalised, where `share` leaves room for it, else 0.
+            Default: by n and the budget for counts with a constant column, else 0.
+        rescaling_share: fraction of mu^2 that tells scale and shift of the predictions after the inner solver, see
+            `planning.rescaling`; 0 for no such releases. Default: by n and the budget for records of two classes and
+            for the squared loss with a constant column, where `share` leaves room for it, else 0.
+        quantile_share: fraction of mu^2 that sets the share of targets below a quantile fit to its level after the
+            inner solver, see `planning.quantile_level`; 0 for no such releases. Default: by n and the budget for
+            records with a constant column, else 0.
         rule: how the coordinates follow from the released second moment, set by `configure`.
         rescaling_clip: C of those releases, set by `configure`.
+        moment_bound: R of the second moment, set by `configure`: 1 where rows have a constant 1 in them, and each is
+            divided by its length there; else that of the rows.
         noise_multiplier: of the second moment; those of the other releases here follow from the shares.
     Guarantee:
-        One Gaussian release of the second moment, sensitivity sqrt(factor) R^2 / n in the Frobenius norm, for counts
-        one of their magnitudes, sensitivity sqrt(factor) / n, composed with the releases of `inner`; everything between
-        is post-processing. All noise multipliers are fixed beforehand.
+        One Gaussian release of the second moment, sensitivity sqrt(factor) R^2 / n in the Frobenius norm for
+        R = `moment_bound`, for counts one of their magnitudes, sensitivity sqrt(factor) / n, composed with the releases
+        of `inner`, and of scale and shift or a quantile's shares; everything between is post-processing. All noise
+        multipliers are fixed beforehand.
     Source:
         See the module.
     """
@@ -77,8 +84,12 @@ class Whitening(Solver):
     coarse: float | None = optional(at_least=0, below=math.inf)
     level_share: float | None = optional(at_least=0, below=1)
     rescaling_share: float | None = optional(at_least=0, below=1)
-    rule: WhiteningRule | UserWhiteningRule | CountsRule | None = field(default=None, repr=False)
+    quantile_share: float | None = optional(at_least=0, below=1)
+    rule: WhiteningRule | UserWhiteningRule | CountsRule | UserCountsRule | None = field(
+        default=None, repr=False
+    )
     rescaling_clip: float | None = field(default=None)
+    moment_bound: float | None = field(default=None)
 
     def check(self) -> None:
         """Only steps that are all alike can be cut in two."""
@@ -117,7 +128,7 @@ class Whitening(Solver):
     def makes(self) -> tuple[int, int]:
         """What the inner solver makes, of a map of the rows; where releases are rescaled, another map."""
         blocks, maps = self.inner.makes
-        return blocks, maps + (1 if self.rescaling_share == 0 else 2)
+        return blocks, maps + (1 if self.rescaling_share == self.quantile_share == 0 else 2)
 
     @property
     def rests_on_convexity(self) -> str:
@@ -133,6 +144,8 @@ class Whitening(Solver):
         """The counts' magnitudes if there are any, the second moment, the inner solver's, scale and shift."""
         first = [self._level_noise().event()] if self.level_share else []
         last = [self._rescaling_noise().event()] * rescaling.STEPS if self.rescaling_share else []
+        if self.quantile_share:
+            last += [self._quantile_noise().event()] * self._quantile_steps()
         return sequence([*first, Gaussian(self.noise_multiplier).event(), self.inner.event(public), *last])
 
     def scaled(self, factor: float) -> Self:
@@ -143,26 +156,45 @@ class Whitening(Solver):
         """The rule of the planning file, and the inner solver's own settings for a problem of those lengths."""
         inner = self.inner
         if isinstance(inner, UserGradientDescent):
-            users = UserWhiteningRule.of(instance, self.share)
+            level_share = self.level_share
+            if level_share is None or not instance.is_private:
+                level_share = counts.level_share(instance, self.share)
+            users_rule: UserWhiteningRule | UserCountsRule = UserWhiteningRule.of(instance, self.share)
+            users = users_rule
+            if level_share:
+                users_rule = UserCountsRule.of(instance, self.share, level_share)
+                users = users_rule.users
             inner = inner.with_(**users.fields(inner))
-            rest = planning.inner_instance(instance, self.share)
+            rest = planning.inner_instance(instance, self.share, level_share)
             inner = inner.in_coordinates(users.planned()).filled(rest)
-            return self.with_(inner=inner, rule=users, level_share=0.0, rescaling_share=0.0)
+            bound = users.whitening.row_bound
+            return self.with_(
+                inner=inner,
+                rule=users_rule,
+                level_share=level_share,
+                rescaling_share=0.0,
+                quantile_share=0.0,
+                moment_bound=bound,
+            )
         level_share = self.level_share
         if level_share is None or not instance.is_private:
-            plain = _can_be_cut(inner) and not self.coarse
+            plain = _can_be_cut(inner) and not self.coarse and not instance.public.by_user
             level_share = counts.level_share(instance, self.share) if plain else 0.0
         rescaling_share = self.rescaling_share
         if rescaling_share is None or not instance.is_private:
-            fits = isinstance(inner, GradientDescent) and self.share + rescaling.SHARE < 1.0
-            rescaling_share = rescaling.default_share(instance) if fits else 0.0
-        beside = level_share + rescaling_share
+            rescaling_share = rescaling.default_share(instance) if isinstance(inner, GradientDescent) else 0.0
+            rescaling_share = rescaling_share if self.share + rescaling_share < 1.0 else 0.0
+        quantile_share = self.quantile_share
+        if quantile_share is None:
+            quantile_share = quantile_level.default_share(instance)
+            quantile_share = quantile_share if self.share + quantile_share < 1.0 else 0.0
+        beside = level_share + rescaling_share + quantile_share
         rest = planning.inner_instance(instance, self.share, beside)
         if level_share:
             rule: WhiteningRule | CountsRule = CountsRule.of(instance, self.share, level_share)
             public_rule, coarse = rule.whitening, 0.0
         else:
-            rule = public_rule = WhiteningRule.of(instance, self.share, beside=rescaling_share)
+            rule = public_rule = WhiteningRule.of(instance, self.share, beside=beside)
             coarse = self.coarse
             if coarse is None:
                 coarse = planning.coarse(instance) if _can_be_cut(inner) else 0.0
@@ -178,6 +210,8 @@ class Whitening(Solver):
             coarse=coarse,
             level_share=level_share,
             rescaling_share=rescaling_share,
+            quantile_share=quantile_share,
+            moment_bound=public_rule.row_bound,
             rescaling_clip=rescaling.clip_for(instance, rescaling_share) if rescaling_share else None,
         )
 
@@ -208,32 +242,32 @@ class Whitening(Solver):
         if public.d > WIDEST:
             return f"the second moment of {public.d} features has {public.d**2:,} entries (limit: {WIDEST} features)"
         if self.level_share and counts.constant_column(problem) is None:
-            return "level_share is for counts and a ridge that leaves one column free, the constant one"
-        if self.level_share and not _can_be_cut(self.inner):
-            return (
-                f"level_share is for inner=GradientDescent(...), all steps alike, not for {self.inner.title}"
-            )
+            return "level_share is for counts with a constant column: Problem(..., constant=...)"
+        if self.level_share and not (_can_be_cut(self.inner) or isinstance(self.inner, UserGradientDescent)):
+            return f"level_share is for gradient descent, all steps alike, not for {self.inner.title}"
+        if self.quantile_share and not quantile_level.applies(problem, public):
+            return "quantile_share is for records, a quantile loss and Problem(..., constant=...)"
         if self.rescaling_share and (self.weighs_groups or not rescaling.applies(problem, public)):
-            return "rescaling_share is for records of two classes and a ridge that leaves one column free, the constant"
+            return "rescaling_share is for records of two classes, or the squared loss, and Problem(..., constant=...)"
         if not self.inner.preconditions:
             return f"{self.inner.title} does not run in other coordinates"
         return self.inner.obstacle(problem, public)
 
     def releases(self) -> int:
         """The counts' magnitudes if there are any, the second moment, the inner solver's, scale and shift."""
-        last = rescaling.STEPS if self.rescaling_share else 0
-        return (2 if self.level_share else 1) + self.inner.releases() + last
+        return (2 if self.level_share else 1) + self.inner.releases() + self._last_releases()
 
     def passes(self) -> float:
         """The second moment, the map of the rows, and the inner solver's; the magnitudes ask for targets alone."""
-        return 2.0 + self.inner.passes() + (rescaling.STEPS if self.rescaling_share else 0)
+        return 2.0 + self.inner.passes() + self._last_releases()
 
     def matrix_seconds(self, public: Public) -> float:
         """The second moment, its eigenvectors and the map of the rows, beside the inner solver's."""
         return second_moment_seconds(public) + mapping_seconds(public) + self.inner.matrix_seconds(public)
 
     def forecast(self, instance: Instance) -> Forecast:
-        if isinstance(self.inner, UserGradientDescent) or self.weighs_groups:
+        of_users = isinstance(self.inner, UserGradientDescent) and not self.level_share
+        if of_users or self.weighs_groups:
             return self.inner.forecast(instance)
         return whitening_forecast.forecast(self, instance)
 
@@ -242,19 +276,21 @@ class Whitening(Solver):
         assert self.rule is not None
         public, rule = curator.public, self.rule
         found: counts.Level | None = None
-        if isinstance(rule, CountsRule):
+        if isinstance(rule, CountsRule | UserCountsRule):
             noise, query = self._level_noise(), TargetMagnitudes(largest=rule.largest)
             magnitudes = curator.release(query, noise)
             stddev = noise.noise_multiplier * float(query.sensitivity(public))
             found = counts.level(magnitudes, stddev, rule.largest)
             start = rule.begin(start, found)
         curator.announce("second moment of the rows")
-        moment = curator.release(SecondMoment(row_bound=public.row_bound), Gaussian(self.noise_multiplier))
+        assert self.moment_bound is not None
+        moment = curator.release(SecondMoment(row_bound=self.moment_bound), Gaussian(self.noise_multiplier))
         released, inner = unpack(moment, public.d), self.inner
-        if isinstance(rule, CountsRule):
+        if isinstance(rule, CountsRule | UserCountsRule):
             assert found is not None
             outcome = inner.run_in(curator, problem, start, rule.coordinates(released, found, start))
-            mean = Finding(found.mean, "of the records, as released before the descent")
+            who = "users" if public.by_user else "records"
+            mean = Finding(found.mean, f"of the {who}, as released before the descent")
             return outcome._replace(findings={"mean_count": mean, **outcome.findings})
         if self.coarse and isinstance(rule, WhiteningRule) and isinstance(inner, GradientDescent):
             first, rough = inner.steps // 2, rule.with_floor(self.coarse)
@@ -263,8 +299,27 @@ class Whitening(Solver):
         outcome = inner.run_in(curator, problem, start, rule.coordinates(released))
         if self.rescaling_share and isinstance(rule, WhiteningRule):
             assert self.rescaling_clip is not None
-            noise, rows = self._rescaling_noise(), rule.rows(released)
-            params = rescaled(curator, problem, outcome.params, rows, clip=self.rescaling_clip, noise=noise)
+            assert isinstance(problem.loss, GLMLoss)
+            path, coordinates = None, rule.coordinates(released)
+            if isinstance(inner, GradientDescent):
+                inward = coordinates.inward(outcome.params)
+                path = inner.in_coordinates(coordinates).noise_path(inward, public, problem.loss, rule.ridge)
+            params = rescaled(
+                curator,
+                problem.loss,
+                outcome.params,
+                rule.rows(released),
+                path=path,
+                clip=self.rescaling_clip,
+                noise=self._rescaling_noise(),
+            )
+            outcome = outcome._replace(params=params)
+        if self.quantile_share:
+            assert isinstance(problem.loss, Quantile)
+            assert problem.constant is not None
+            params = at_level(
+                curator, problem.loss, outcome.params, problem.constant, noise=self._quantile_noise()
+            )
             outcome = outcome._replace(params=params)
         return self._telling(outcome, released, problem, public)
 
@@ -282,7 +337,22 @@ class Whitening(Solver):
 
     def _beside(self) -> float:
         """The share of mu^2 for neither the second moment nor the inner solver."""
-        return (self.level_share or 0.0) + (self.rescaling_share or 0.0)
+        return (self.level_share or 0.0) + (self.rescaling_share or 0.0) + (self.quantile_share or 0.0)
+
+    def _last_releases(self) -> int:
+        """How many there are after the inner solver's."""
+        shares = self._quantile_steps() if self.quantile_share else 0
+        return shares + (rescaling.STEPS if self.rescaling_share else 0)
+
+    def _quantile_steps(self) -> int:
+        """How many shares of targets are released."""
+        return quantile_level.steps(is_private=self.noise_multiplier > 0)
+
+    def _quantile_noise(self) -> Gaussian:
+        """That of each share of the targets."""
+        assert self.quantile_share
+        factor = self.share / self.quantile_share * self._quantile_steps()
+        return Gaussian(self.noise_multiplier * math.sqrt(factor))
 
     def _rescaling_noise(self) -> Gaussian:
         """That of each gradient by scale and shift."""

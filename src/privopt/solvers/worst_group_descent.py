@@ -107,6 +107,10 @@ class WorstGroupDescent(Solver):
     def weighs_groups(self) -> bool:
         return True
 
+    def longest_step(self, instance: Instance) -> float:
+        """Of gradient steps."""
+        return self.gradient_limit(instance)
+
     def forecast(self, instance: Instance) -> Forecast:
         return planning.forecast(self, instance)
 

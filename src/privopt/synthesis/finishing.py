@@ -102,7 +102,7 @@ class Finishing(Synthesizer):
     def run(self, curator: Curator, workload: Workload) -> Outcome:
         """Model, fit the other model, then measure the error."""
         outcome = self._modelling().run(curator, workload)
-        measured = released_marginals(curator.transcript, workload)
+        measured = released_marginals(curator.transcript, workload.levels)
         total = released_total(measured)
         if self.engine == "mbi" and measured:
             curator.announce("fitting Private-PGM")

@@ -37,32 +37,32 @@ class ReleasedMarginal:
         )
 
 
-def released_marginals(transcript: Transcript, workload: Workload) -> tuple[ReleasedMarginal, ...]:
+def released_marginals(transcript: Transcript, levels: Sequence[int]) -> tuple[ReleasedMarginal, ...]:
     """Every marginal that was released, in order; those measured twice stand twice.
 
     Args:
         transcript: of a synthesizer's run.
-        workload: what it was asked for.
+        levels: cells of each column of the table.
     """
-    found: list[ReleasedMarginal] = []
-    for release in transcript:
-        if release.released is None or release.scale is None:
+    return tuple(marginal for release in transcript for marginal in _marginals(release, levels))
+
+
+def _marginals(release: Release, levels: Sequence[int]) -> Iterable[ReleasedMarginal]:
+    """The marginals of one line: of the workload that was asked for, which need not be the one of the run.
+
+    An answer of another kind, or whose values were not kept, or that has no noise of one scale, has none.
+    """
+    asked = release.about
+    if not isinstance(asked, Workload) or asked.levels != tuple(levels) or not asked.sets:
+        return
+    if release.released is None or release.scale is None:
+        return
+    for released, scale in zip(release.released, release.scale, strict=True):
+        shares = np.ravel(released)
+        if shares.size != asked.size:  # of a query of the user's own that is derived from one of these
             continue
-        kind, _, columns = release.name.rstrip("]").partition("[")
-        if kind == "HeldMarginal":
-            here = tuple(map(int, columns.split(",")))
-            found.append(ReleasedMarginal(here, np.ravel(release.released), float(release.scale[0])))
-        elif kind == "MarginalMeans":
-            found += _whole(release, workload)
-    return tuple(found)
-
-
-def _whole(release: Release, workload: Workload) -> Iterable[ReleasedMarginal]:
-    """The marginals of a workload that was released at once."""
-    assert release.released is not None
-    assert release.scale is not None
-    for columns, shares in workload.marginals(np.ravel(release.released)):
-        yield ReleasedMarginal(columns, shares, float(release.scale[0]))
+        for columns, part in asked.marginals(shares):
+            yield ReleasedMarginal(columns, part, float(scale))
 
 
 def released_total(measured: Sequence[ReleasedMarginal]) -> float:

@@ -19,9 +19,12 @@ _UNITS = {
 _AMOUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e[0-9]{1,2})?)\s*([kmgt]i?|)b?\s*", re.IGNORECASE)
 
 
-def bytes_of(amount: Any) -> int | None:
+def bytes_of(amount: Any, name: str = "memory") -> int | None:
     """A number of bytes, or a text such as "8GB"; None for None.
 
+    Args:
+        amount: as it was given.
+        name: of what was given.
     Raises:
         ArgumentError: it is neither, or less than 1.
     """
@@ -31,6 +34,6 @@ def bytes_of(amount: Any) -> int | None:
     size = 0.0 if found is None else float(found.group(1)) * _UNITS[found.group(2).lower()]
     if not 1 <= size < 2**62:
         raise ArgumentError(
-            f"memory must be an amount such as 8GB, 500MiB or a number of bytes, got {amount!r}."
+            f"{name} must be an amount such as 8GB, 500MiB or a number of bytes, got {amount!r}."
         )
     return int(size)

@@ -1,6 +1,6 @@
 """Keys of users in a block of a table, such that equal keys of any blocks are one user. PRIVATE."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,70 @@ def columns_of(groups: Any) -> tuple[str, ...]:
     if len(set(names)) < len(names):
         raise ArgumentError("groups names one column twice: give each of the columns that name a user once.")
     return names
+
+
+def require_one_kind(name: str, stored: Iterable[tuple[str, Any]]) -> None:
+    """Refuse files that store keys of users in ways in which one person may have two keys. Needs their headers alone.
+
+    A key is what stands in the file (`data.user_keys`): 2^60 + 1 as a double is another number, 7 as the text "7.0" or
+    as bytes another key. Whole numbers of any widths, decimal numbers among them, are the same everywhere, and so are
+    texts of every type, and dates beside instants.
+
+    Args:
+        name: of the column.
+        stored: each file's name, and the type that it stores the column as.
+    Raises:
+        TableError: which names two files, and what to cast.
+    """
+    first: tuple[str, Any] | None = None
+    for file, kind in stored:
+        if pa.types.is_null(kind):  # without a key
+            continue
+        if first is None:
+            first = file, kind
+        elif _same(kind) != _same(first[1]):
+            (kept, wanted), (other, given) = sorted(
+                [first, (file, kind)], key=lambda each: _RANK.index(_family(each[1]))
+            )
+            raise TableError(
+                f"Column {name!r}, which says whose a row is, is stored as {wanted} in {kept!r} and as {given} in "
+                f"{other!r}: one person may have two keys then, and would count as two users, with twice the epsilon. "
+                f"Write {other!r} with the column cast to {wanted}, or all files with one type."
+            )
+
+
+_RANK = ("whole", "time", "span", "truth", "floating", "text", "bytes", "other")
+
+
+def _family(kind: Any) -> str:
+    """What a column holds, whatever the width."""
+    if pa.types.is_dictionary(kind):
+        return _family(kind.value_type)
+    if pa.types.is_integer(kind) or pa.types.is_decimal(kind):
+        return "whole"
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return "time"
+    if pa.types.is_duration(kind):
+        return "span"
+    if pa.types.is_boolean(kind):
+        return "truth"
+    if pa.types.is_floating(kind):
+        return "floating"
+    name = str(kind).removeprefix("large_").removesuffix("_view")
+    if name == "string":
+        return "text"
+    return "bytes" if name == "binary" or pa.types.is_fixed_size_binary(kind) else "other"
+
+
+def _same(kind: Any) -> str:
+    """What two columns must agree in, so that equal keys are equal in both.
+
+    Floats of two widths do not: 0.1 in 32 bits is another number than in 64.
+    """
+    family = _family(kind)
+    if family in ("floating", "other"):
+        return str(kind.value_type if pa.types.is_dictionary(kind) else kind)
+    return family
 
 
 def block_keys(table: Any, columns: Sequence[str]) -> NDArray[Any]:

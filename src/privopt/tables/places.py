@@ -159,7 +159,7 @@ def located(where: str | Path | Iterable[str | Path]) -> Place:
         TableError: there is no such file, or none; they are of several formats, or the same one twice.
     """
     named = [where] if isinstance(where, str | Path) else list(where)
-    if not named:
+    if not named or "" in named:
         raise TableError("No table was given: name a file, a folder, a glob or a URI.")
     found = [_found(one) for one in named]
     systems = [system for system, _, _ in found]
@@ -200,8 +200,7 @@ def _found(where: str | Path) -> tuple[Any, list[StoredFile], list[str]]:
             paths, partitions = _of_delta(name, shown)
         else:
             paths = _in_folder(system, path)
-            if not paths:
-                raise TableError(f"The folder {shown!r} holds no table.")
+            _require_tables_alone(paths, path, shown)
     prefix = shown.partition("://")[0] + "://" if "://" in shown else ""
     shown_as = [shown_name(one) if "://" in one else prefix + one for one in paths]
     return system, [_stored(system, *both) for both in zip(paths, shown_as, strict=True)], partitions
@@ -305,6 +304,24 @@ def _in_folder(system: Any, folder: str) -> list[str]:
         for path in below
         if not any(part[0] in "._" for part in path.split("/"))
     ]
+
+
+def _require_tables_alone(paths: Sequence[str], folder: str, shown: str) -> None:
+    """Refuse a folder without tables, or with other files beside them: it is read whole.
+
+    Raises:
+        TableError: it is one.
+    """
+    tables = [path for path in paths if extension(path)]
+    others = [path.removeprefix(f"{folder.rstrip('/')}/") for path in paths if not extension(path)]
+    if not tables:
+        raise TableError(f"The folder {shown!r} holds no table.")
+    if others:
+        glob = f"{shown.rstrip('/')}/*{extension(min(tables))}"
+        raise TableError(
+            f"The folder {shown!r} holds other files beside tables, such as {others[0]!r}, and a folder is read whole: "
+            f"give a folder of tables alone, or their names as a glob in quotes, such as {glob!r}."
+        )
 
 
 def _matching(system: Any, folder: str, pattern: str) -> list[str]:

@@ -75,6 +75,7 @@ class EncodedRecords(RecordSource):
         self._blocks = RowBlocks(place, self._schema, self._columns, most=self.block_rows, counted=counted)
         self.rows = self._blocks.rows
         self._blocks.require(self._encoded)  # a column of the wrong type is refused before anything is paid
+        self._blocks.require_keys(self._groups)
 
     def blocks(self, start: int, stop: int) -> Iterator[RecordBlock]:
         """See `RecordSource.blocks`."""
@@ -120,6 +121,7 @@ class KeyRecords(RecordSource):
     def __init__(self, place: Place, blocks: RowBlocks, columns: Sequence[str]) -> None:
         self._place, self._blocks, self._columns = place, blocks, columns
         self.rows = blocks.rows
+        blocks.require_keys(columns)
 
     def blocks(self, start: int, stop: int) -> Iterator[RecordBlock]:
         """See `RecordSource.blocks`."""
@@ -239,8 +241,10 @@ class Table:
 
     @property
     def names(self) -> list[str]:
-        """The names of its columns, which all its files have."""
-        return checked_headers(self._place, self.schema, [])[0]
+        """The names of its columns, those that all its files have."""
+        headers = checked_headers(self._place, self.schema, [])
+        everywhere = set[str].intersection(*map(set, headers))
+        return [name for name in headers[0] if name in everywhere]
 
     def require(self, columns: Sequence[str]) -> None:
         """Refuse a table without these columns, by the headers of its files alone.
@@ -296,13 +300,14 @@ class Table:
         """How many rows it has: public under replace-one only, private under add-or-remove-one."""
         return self.columns([]).rows
 
-    def encoder(self, groups: str | Sequence[str] | None = None) -> TabularEncoder:
+    def encoder(self, groups: str | Sequence[str] | None = None, missing: str = "midpoint") -> TabularEncoder:
         """What turns its rows into features: from the schema alone, without the columns that name users."""
         exclude = [*self._exclude, *columns_of(groups)]
+        asked: dict[str, Any] = {"target": self.target, "missing": missing}
         if self._features is not None:
-            return TabularEncoder(self.schema, target=self.target, features=self._features, exclude=exclude)
+            return TabularEncoder(self.schema, features=self._features, exclude=exclude, **asked)
         columns = self.schema.feature_columns(exclude=exclude, target=self.target)
-        return TabularEncoder(self.schema, target=self.target, features=[each.name for each in columns])
+        return TabularEncoder(self.schema, features=[each.name for each in columns], **asked)
 
     def records(
         self,

@@ -2,10 +2,13 @@
 
 A table may be as large as its file is. What a packed file unpacks to, a CSV with .gz or Parquet, may be at most
 `MOST_GROWTH` times the file, or `MOST_FREE` bytes where that is more. Compressed texts grow to some tenfold; a
-thousandfold and more is the size of a bomb.
+thousandfold and more is the size of a bomb. Rare flags, which Parquet packs as tightly, are no bomb as long as they
+fit: a cell counts with the width of its type, and each row with a number besides. Who knows better raises the limit by
+the variable of the environment that `ALLOWED` names.
 """
 
 import io
+import os
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,25 +17,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from privopt.errors import ArgumentError
+from privopt.tables.amounts import bytes_of
 from privopt.tables.errors import TableError
 
 MOST_GROWTH = 100
 MOST_FREE = 2**30  # bytes
 MOST_HEADER = 2**24  # bytes of the line with the columns' names
-NUMBER = 8  # bytes of a cell in memory
+ALLOWED = "PRIVOPT_MOST_UNPACKED"  # such as 8GB
+NUMBER = 8  # bytes of a cell whose type says nothing of its width, and of each row's target
 _BUFFER_BYTES = 2**20  # of a Parquet column's pages, read at a time
 _TEXTS = ("string", "binary", "string_view", "binary_view")
 
 
-def open_packed(file: Path) -> Any:
+def open_packed(file: Path) -> "Counted":
     """A .gz file as a stream of what is in it.
 
     Raises:
         TableError: while it is read, once it has grown beyond the limit.
     """
-    return pa.PythonFile(
-        Counted(pa.input_stream(str(file), compression="gzip"), str(file), file.stat().st_size), mode="r"
-    )
+    return Counted(pa.input_stream(str(file), compression="gzip"), str(file), file.stat().st_size)
 
 
 def header_lines(text: io.TextIOBase, file: str) -> Generator[str]:
@@ -102,7 +106,7 @@ def read_parquet(file: Path, wanted: Sequence[str]) -> Any:
     return pa.table([columns.column(name) for name in wanted], names=list(wanted))
 
 
-class Counted:
+class Counted(io.RawIOBase):
     """A stream that stops once more has come out of it than the limit.
 
     Args:
@@ -112,20 +116,26 @@ class Counted:
     """
 
     def __init__(self, stream: Any, name: str, packed: int) -> None:
+        super().__init__()
         self._stream, self._name, self._packed, self._seen = stream, name, packed, 0
-        self.closed = False
 
-    def read(self, size: int = -1) -> bytes:
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
         """The next bytes."""
-        content = self._stream.read(size)
+        content = self._stream.read(len(buffer))
         self._seen += len(content)
         _require(self._seen, self._name, self._packed)
-        return content
+        buffer[: len(content)] = content
+        return len(content)
 
     def close(self) -> None:
         """Close the file."""
-        self.closed = True
-        self._stream.close()
+        if not self.closed:
+            self._stream.close()
+        super().close()
 
 
 def check_footer(metadata: Any, file: str, packed: int, wanted: set[str]) -> None:
@@ -139,7 +149,8 @@ def check_footer(metadata: Any, file: str, packed: int, wanted: set[str]) -> Non
     Raises:
         TableError: they would be larger than the limit, or hold lists of texts.
     """
-    size = 0
+    size = NUMBER * metadata.num_rows
+    stored = metadata.schema.to_arrow_schema()
     for place in range(metadata.num_columns):
         leaf = metadata.schema.column(place)
         name = _column_of(leaf, wanted)
@@ -147,11 +158,24 @@ def check_footer(metadata: Any, file: str, packed: int, wanted: set[str]) -> Non
             continue
         if leaf.physical_type == "BYTE_ARRAY" and leaf.name != leaf.path:
             raise TableError(f"Column {name!r} is stored as lists of texts, which no kind of column is.")
-        cell = max(NUMBER, leaf.length) if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY" else NUMBER
+        cell = _width(stored, name, leaf)
         for group in range(metadata.num_row_groups):
             chunk = metadata.row_group(group).column(place)
             size += max(chunk.total_uncompressed_size, cell * chunk.num_values)
     _require(size, file, packed)
+
+
+def _width(stored: Any, name: str, leaf: Any) -> int:
+    """Bytes of a cell of a leaf of this column in memory."""
+    if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY":
+        return max(NUMBER, leaf.length)
+    places = stored.get_all_field_indices(name)
+    kind = stored.field(places[0]).type if len(places) == 1 else None
+    while kind is not None and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        kind = kind.value_type
+    if kind is None or not (pa.types.is_primitive(kind) or pa.types.is_boolean(kind)):
+        return NUMBER
+    return -(-kind.bit_width // 8)
 
 
 def _column_of(leaf: Any, wanted: set[str]) -> str | None:
@@ -174,9 +198,14 @@ def _written_out(private_chunk: Any) -> int:
 
 
 def _require(size: int, file: str, packed: int) -> None:
-    most = max(MOST_FREE, MOST_GROWTH * packed)
+    try:
+        allowed = bytes_of(os.environ.get(ALLOWED) or None, ALLOWED) or 0
+    except ArgumentError as error:
+        raise TableError(str(error)) from None
+    most = max(MOST_FREE, MOST_GROWTH * packed, allowed)
     if size > most:
         raise TableError(
             f"The table {file!r} unpacks to more than {most / 2**30:,.0f} GiB, more than {MOST_GROWTH} times its own "
-            "size: if that is right, give it unpacked, as plain CSV."
+            f"size: if that is right, allow for it in the environment, such as {ALLOWED}=8GB, or give it unpacked, as "
+            "plain CSV."
         )

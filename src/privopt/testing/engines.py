@@ -170,7 +170,7 @@ class _Trial:
 
     def require_points(self, query: MeanQuery, number: int) -> None:
         """There are as many points as the plain engine has, each within the radius; nothing is raised for a sum."""
-        for side, units in zip(("left", "right"), hostile_pair(number, self.setting), strict=True):
+        for side, units in zip(("left", "right"), hostile_pair(number, self.setting)[:2], strict=True):
             case = f"{query.name}, {side} of hostile pair {number}"
             engine, plain = self.make(units), ReferenceEngine(units)
             points = self.asked(lambda engine=engine: np.asarray(engine.gather(query)), "`gather`", case)
@@ -184,7 +184,7 @@ class _Trial:
     def require_sums(self, query: MeanQuery) -> None:
         """Sums are those of the plain engine, of all units and of some, where no number is near the largest."""
         for number, target_scale in enumerate((1.0, 1e-20, 1e6)):
-            _, units = ordinary_pair(
+            _, units, _ = ordinary_pair(
                 number, self.setting, target_scale=target_scale, present=self.setting.units
             )
             engine, plain = self.make(units), ReferenceEngine(units)
@@ -249,8 +249,9 @@ class _Trial:
 
     def require_near(self, query: MeanQuery, number: int) -> None:
         """No unit moves a mean by more than its sensitivity, the rounding that is added to it included."""
-        left, right = (self.make(units) for units in hostile_pair(number, self.setting))
-        audit = Audit(left, right, Unlimited(self.setting.relation), noise=NoiseSource(0))
+        pair = hostile_pair(number, self.setting)
+        left, right = (self.make(units) for units in pair[:2])
+        audit = Audit(left, right, Unlimited(self.setting.relation), noise=NoiseSource(0), place=pair.place)
         case = f"{query.name}, hostile pair {number}"
         ratio = self.asked(lambda: audit.compare(query), "a mean", case)
         if not ratio <= SLACK:

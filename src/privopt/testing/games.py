@@ -15,8 +15,9 @@ from privopt.problems.saddle import BilinearGame, Game
 from privopt.problems.vertices import set_of
 from privopt.public import Relation
 from privopt.result import Result
+from privopt.testing.hostile_rows import changed_place
 from privopt.testing.programs import ProgramTrial
-from privopt.testing.toy_data import Records
+from privopt.testing.toy_data import Neighbours, Records
 from privopt.testing.violation import Rule
 
 BUDGET = Budget(2.0, 1e-5)
@@ -158,23 +159,26 @@ class ToyGame:
         """The data themselves."""
         return self.units(*self.arrays())
 
-    def neighbours(self) -> Iterator[tuple[str, Units, Units]]:
-        """Pairs that differ in the last unit: its last record is another one, or the unit is gone."""
+    def neighbours(self, *, last: bool = False) -> Iterator[Neighbours]:
+        """Pairs that differ in one unit: its last record is another one, or the unit is gone; see `ToyData`."""
         features, targets = self.arrays()
-        row = features[-1]
-        last = {
-            "the opposite row, longer": -1e6 * row,
-            "a huge row": np.full_like(row, 1e300),
-            "a row with NaN": np.full_like(row, np.nan),
+        size = 2 if self.by_user else 1
+        instead_of = {
+            "the opposite row, longer": -1e6 * features,
+            "a huge row": np.full_like(features, 1e300),
+            "a row with NaN": np.full_like(features, np.nan),
         }
-        kept = -2 if self.by_user else -1
-        for name, instead in last.items():
-            other = features.copy()
-            other[-1] = instead
+        for number, (name, instead) in enumerate(instead_of.items()):
+            place = changed_place(0 if last else number, self.records // size)
+            other, end = features.copy(), size * (place + 1) - 1
+            other[end] = instead[end]
             if self.relation is Relation.REPLACE_ONE:
-                yield name, self.units(features, targets), self.units(other, targets)
+                yield Neighbours(name, self.units(features, targets), self.units(other, targets), place)
             else:
-                yield name, self.units(other, targets), self.units(other[:kept], targets[:kept])
+                kept = np.arange(self.records) // size != place
+                yield Neighbours(
+                    name, self.units(other, targets), self.units(other[kept], targets[kept]), place
+                )
 
     def strangers(self) -> Iterator[tuple[str, Units]]:
         """Data sets of the same public description that are no neighbours; the last one differs in its count alone."""

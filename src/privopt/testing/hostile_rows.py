@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,44 +137,68 @@ def hostile_codes(rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[n
     return np.where(rng.random(shape) < 0.8, rng.integers(-1, 4, shape), hostile_numbers(rng, shape))
 
 
-def hostile_pair(seed: int, setting: Setting) -> tuple[Units, Units]:
-    """Two sets of units that differ in the last one, by all that may stand in a record, or by its absence."""
+class Pair(NamedTuple):
+    """Two sets of units that differ in one.
+
+    Attributes:
+        left: without it, under add-or-remove-one.
+        right: with it.
+        place: its position on the right.
+    """
+
+    left: Units
+    right: Units
+    place: int
+
+
+def changed_place(number: int, units: int) -> int:
+    """Which unit differs in one of several pairs: the last, the first and one in the middle, in turn."""
+    return (units - 1, 0, units // 2)[number % 3]
+
+
+def hostile_pair(seed: int, setting: Setting) -> Pair:
+    """Two sets of units that differ in one, by all that may stand in a record, or by its absence."""
     rng, count = setting.generator(seed), setting.records
     numbers = hostile_codes if setting.levels else hostile_numbers
-    first = count - (2 if setting.of_users else 1)
+    size, place = count // setting.units, changed_place(seed, setting.units)
+    changed = np.arange(count) // size == place
+    first = size * place
     rows, targets = numbers(rng, (count, setting.columns)), hostile_targets(rng, count)
     other, turned = rows.copy(), targets.copy()
     if rng.random() < 0.3:  # the opposite: what moves furthest if all is well
-        turned[first:] = -targets[first:]
-        other[first:] = rows[first:] * rng.choice([-1.0, 1.0])
+        turned[changed] = -targets[changed]
+        other[changed] = rows[changed] * rng.choice([-1.0, 1.0])
     else:
-        other[first:] = numbers(rng, (count, setting.columns))[first:]
-        turned[first:] = hostile_targets(rng, count)[first:]
+        other[changed] = numbers(rng, (count, setting.columns))[changed]
+        turned[changed] = hostile_targets(rng, count)[changed]
     others = rng.random()
     if others < 0.3:  # nobody else pulls
-        rows[:first] = other[:first] = 0.0
-        targets[:first] = turned[:first] = 0.0
+        rows[~changed] = other[~changed] = 0.0
+        targets[~changed] = turned[~changed] = 0.0
     elif others < 0.45:  # everybody is a twin of the one that changes
-        rows[:first], targets[:first] = rows[first], targets[first]
-        other[:first], turned[:first] = rows[first], targets[first]
+        rows[~changed], targets[~changed] = rows[first], targets[first]
+        other[~changed], turned[~changed] = rows[first], targets[first]
     if setting.relation is Relation.REPLACE_ONE:
-        return setting.stored(rows, targets), setting.stored(other, turned)
+        return Pair(setting.stored(rows, targets), setting.stored(other, turned), place)
     # Beside the one that comes or goes there are all others, or few: means divide by the public number.
-    start = 0 if rng.random() < 0.7 else int(rng.integers(UNITS - 1)) * (count // UNITS)
-    return (
-        setting.stored(rows[start:first], targets[start:first]),
-        setting.stored(other[start:], turned[start:]),
+    gone = 0 if rng.random() < 0.7 else int(rng.integers(setting.units - 1))
+    there = changed | (np.cumsum(~changed) > gone * size)
+    left, right = there & ~changed, there
+    return Pair(
+        setting.stored(rows[left], targets[left]),
+        setting.stored(other[right], turned[right]),
+        int(np.sum(left[:first])) // size,
     )
 
 
-def ordinary_pair(seed: int, setting: Setting, *, target_scale: float, present: int) -> tuple[Units, Units]:
-    """Two sets of units of ordinary rows that differ in the last one: another of the opposite sign, or none.
+def ordinary_pair(seed: int, setting: Setting, *, target_scale: float, present: int) -> Pair:
+    """Two sets of units of ordinary rows that differ in one: another of the opposite sign, or none.
 
     Args:
         seed: of the rows.
         setting: how they are stored.
         target_scale: how large the targets are.
-        present: under add-or-remove-one, how many units there are with the last one.
+        present: under add-or-remove-one, how many units there are with the one that comes or goes.
     """
     rng, count = setting.generator(seed), setting.records
     size = 2 if setting.of_users else 1
@@ -187,12 +211,16 @@ def ordinary_pair(seed: int, setting: Setting, *, target_scale: float, present: 
         targets = target_scale * rng.choice([-1.0, 1.0], count)
     if setting.relation is Relation.ADD_OR_REMOVE_ONE:
         rows, targets = rows[: present * size], targets[: present * size]
-        return setting.stored(rows[:-size], targets[:-size]), setting.stored(rows, targets)
+        place = changed_place(seed, present)
+        kept = np.arange(present * size) // size != place
+        return Pair(setting.stored(rows[kept], targets[kept]), setting.stored(rows, targets), place)
     other, turned = rows.copy(), targets.copy()
+    place = changed_place(seed, setting.units)
+    changed = np.arange(count) // size == place
     if setting.levels:
-        other[-size:] = np.asarray(setting.levels) - 1.0 - rows[-size:]
+        other[changed] = np.asarray(setting.levels) - 1.0 - rows[changed]
     elif seed % 2:
-        other[-size:] *= -1.0
+        other[changed] *= -1.0
     else:
-        turned[-size:] *= -1.0
-    return setting.stored(rows, targets), setting.stored(other, turned)
+        turned[changed] *= -1.0
+    return Pair(setting.stored(rows, targets), setting.stored(other, turned), place)

@@ -183,7 +183,7 @@ class ProgramTrial:
             The largest share of the range that a unit moved them by; 0 where nothing is drawn from a stream.
         """
         shown = 0.0
-        for name, left, right in self.data.neighbours():
+        for name, left, right, _ in self.data.neighbours(last=True):  # the same draws are then by position
             run = self.opened()
             watch = Watched(left, run.ledger, noise=NoiseSource(self.data.seed + 4))
             result = self.solve(watch, f"neighbours by {name}")
@@ -243,10 +243,10 @@ class ProgramTrial:
         """
         checked: set[object] = set()
         compared = 0
-        for name, left, right in self.data.neighbours():
-            case = f"neighbours by {name}"
+        for name, left, right, place in self.data.neighbours():
+            case = f"neighbours by {name}, unit {place + 1}"
             run = self.opened()
-            audit = Audit(left, right, run.ledger, noise=run.noise)
+            audit = Audit(left, right, run.ledger, noise=run.noise, place=place)
             self.solve(audit, case)
             compared += len(audit.moves)
             self._require_moves(audit, case)

@@ -13,7 +13,6 @@ import numpy as np
 
 from privopt.curator.audit import Audit
 from privopt.curator.base import Curator
-from privopt.data.units import Units
 from privopt.errors import ArgumentError
 from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.noise import NoiseSource
@@ -25,6 +24,7 @@ from privopt.queries.safeguards import clips_by_itself, lengths_of
 from privopt.queries.values import called_on_host
 from privopt.testing.hostile_rows import (
     Layout,
+    Pair,
     Setting,
     Storage,
     hostile_numbers,
@@ -114,23 +114,21 @@ def check_query(
 
 def neighbours(
     setting: Setting, seed: int, pairs: int
-) -> Iterator[tuple[str, Callable[[], tuple[Units, Units]], int | None]]:
+) -> Iterator[tuple[str, Callable[[], Pair], int | None]]:
     """The pairs that a query is tried on: what they are, how to make them, the seed of a hostile one."""
     for name, present in (("ordinary records", setting.units), ("a unit alone", 1)):
         if present == 1 and setting.relation is Relation.REPLACE_ONE:
             continue
-        for number in range(2):
+        for number in range(3):
             made = partial(ordinary_pair, number, setting, target_scale=1.0, present=present)
             yield f"{name}, pair {number}", made, None
     for number in range(seed, seed + pairs):
         yield f"hostile pair of seed {number}", partial(hostile_pair, number, setting), number
 
 
-def _moved(
-    query: Asked, pair: tuple[Units, Units], setting: Setting, again: str
-) -> tuple[Query, float] | None:
+def _moved(query: Asked, pair: Pair, setting: Setting, again: str) -> tuple[Query, float] | None:
     """The query that was asked and how far it moved; None where it cannot be asked of such units."""
-    audit = Audit(*pair, Unlimited(setting.relation), noise=NoiseSource(0))
+    audit = _audit(pair, setting)
     asked = query(audit) if callable(query) else query
     if setting.of_users and isinstance(asked, OF_RECORDS):
         return None
@@ -151,6 +149,10 @@ def _moved(
         raise violated(Rule.QUIET, f"a record makes it raise a {type(error).__name__}") from error
 
 
+def _audit(pair: Pair, setting: Setting) -> Audit:
+    return Audit(pair.left, pair.right, Unlimited(setting.relation), noise=NoiseSource(0), place=pair.place)
+
+
 def fault_of(query: Asked, ratio: float, setting: Setting) -> tuple[Rule, str]:
     """Which mistake lets a unit move a query too far, told from ordinary records; and the same in a sentence.
 
@@ -163,7 +165,7 @@ def fault_of(query: Asked, ratio: float, setting: Setting) -> tuple[Rule, str]:
         ratios: list[float] = []
         for number in range(4):
             pair = ordinary_pair(number, setting, target_scale=target_scale, present=present)
-            audit = Audit(*pair, Unlimited(setting.relation), noise=NoiseSource(0))
+            audit = _audit(pair, setting)
             ratios.append(audit.compare(query(audit) if callable(query) else query))
         return max(ratios)
 

@@ -12,7 +12,6 @@ from privopt.errors import ArgumentError
 from privopt.precision import double_precision
 from privopt.public import Public, Relation
 from privopt.queries.base import Query
-from privopt.queries.lots import LotSum
 from privopt.testing.hostile_rows import Layout, Setting, Storage, settings
 from privopt.testing.queries import SLACK, Asked
 from privopt.testing.tables import Table, drawn_table, drawn_unit, next_unit
@@ -144,7 +143,8 @@ class _Round:
         fixed = one_shape(self.way, self.asked)
         units = _FIXED if fixed else int(rng.integers(2, _LARGEST + 1))
         setting = replace(self.setting, units=units)
-        table = drawn_table(rng, setting, full=fixed or isinstance(self.asked, LotSum))
+        # What a curator holds is in one secret order of positions on both sides, so the unit is the last.
+        table = drawn_table(rng, setting, full=fixed, last=not isinstance(self.asked, Query))
         asked, as_given = self.asked, False
         if self.vary is not None and isinstance(asked, Query):
             varied, public = self.vary(asked, rng), table.units().public

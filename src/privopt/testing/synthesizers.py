@@ -1,7 +1,7 @@
 """The contract of a synthesizer: that of a solver, and a model that answers its workload and samples rows."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,12 +12,16 @@ from privopt.data.units import Units
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
-from privopt.problems.workload import Workload
+from privopt.problems.workload import Workload, cells_of
 from privopt.public import Relation
 from privopt.result import Result
 from privopt.synthesis.base import Synthesizer
+from privopt.synthesis.finishing import Finishing
+from privopt.synthesis.measured import released_marginals
+from privopt.testing.hostile_rows import changed_place
 from privopt.testing.programs import ProgramTrial
-from privopt.testing.violation import Rule
+from privopt.testing.toy_data import Neighbours
+from privopt.testing.violation import ContractViolation, Rule
 
 BUDGET = Budget(2.0, 1e-5)
 _PAIRS = Workload.ways((3, 2, 4), 2)
@@ -81,6 +85,7 @@ class SynthesizerTrial(ProgramTrial):
         """Every promise, and that there is a model."""
         super().require_all()
         self.require_model()
+        self.require_finish()
 
     def require_model(self) -> None:
         """The model's answers are shares, and its rows are of the declared cells.
@@ -96,6 +101,26 @@ class SynthesizerTrial(ProgramTrial):
             raise self.violated(Rule.SHAPE, "an answer is no share of the rows", "its model")
         if rows.shape != (50, len(levels)) or not np.all((rows >= 0) & (rows < levels)):
             raise self.violated(Rule.SHAPE, "a sampled row holds what no column declares", "its model")
+
+    def require_finish(self) -> None:
+        """What `SyntheticData` does with it: its released marginals are read, and the model's error is measured.
+
+        Raises:
+            ContractViolation: that raises.
+        """
+        case = "the marginals that it released, and the error of its model"
+        try:
+            finished = replace(self, program=Finishing(inner=self.program, share=0.1).configure(self.task))
+            result = finished.solve(finished.opened().curator(self.plain), case)
+            measured = released_marginals(result.transcript, self.data.problem.levels)
+        except ContractViolation:
+            raise
+        except Exception as error:
+            what = f"`SyntheticData` would raise a {type(error).__name__} after it was paid: {error}"
+            raise self.violated(Rule.RESULT, what, case) from error
+        for one in measured:
+            if len(one.shares) != cells_of(self.data.problem.levels, one.columns):
+                raise self.violated(Rule.SHAPE, "a released marginal has other cells than its columns", case)
 
     def _is_planned(self, transcript: Transcript, wanted: Any) -> bool:
         if not self.configured.adaptive:
@@ -157,24 +182,26 @@ class ToyTable:
         """The table itself."""
         return self.units(self.codes())
 
-    def neighbours(self) -> Iterator[tuple[str, Units, Units]]:
-        """Pairs that differ in the last unit: its last row is another one, or the unit is gone."""
+    def neighbours(self, *, last: bool = False) -> Iterator[Neighbours]:
+        """Pairs that differ in one unit: its last row is another one, or the unit is gone; see `ToyData`."""
         codes = self.codes()
         row = codes[3]
-        last = {
+        instead_of = {
             "another row": (row + 1) % 2,
             "a huge row": np.full_like(row, 1e300),
             "a row with NaN": np.full_like(row, np.nan),
             "undeclared values": row + 0.5,
         }
-        kept = -2 if self.by_user else -1
-        for name, instead in last.items():
+        size = 2 if self.by_user else 1
+        for number, (name, instead) in enumerate(instead_of.items()):
+            place = changed_place(0 if last else number, self.records // size)
             other = codes.copy()
-            other[-1] = instead
+            other[size * (place + 1) - 1] = instead
             if self.relation is Relation.REPLACE_ONE:
-                yield name, self.units(codes), self.units(other)
+                yield Neighbours(name, self.units(codes), self.units(other), place)
             else:
-                yield name, self.units(other), self.units(other[:kept])
+                kept = np.arange(len(codes)) // size != place
+                yield Neighbours(name, self.units(other), self.units(other[kept]), place)
 
     def strangers(self) -> Iterator[tuple[str, Units]]:
         """Tables of the same public description that are no neighbours; the last one differs in its count alone."""

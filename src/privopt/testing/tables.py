@@ -42,6 +42,11 @@ class Table:
         """Where the changed unit is stored: a user without a record is nowhere."""
         return self.place - sum(not len(unit.targets) for unit in self.others[: self.place])
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether nobody stands at that position: the unit is absent, or a user without a record."""
+        return self.changed is None or not len(self.changed.targets)
+
     def with_unit(self, changed: Unit) -> "Table":
         """The neighbour that has another unit in that place."""
         return replace(self, changed=changed)
@@ -67,21 +72,24 @@ class Table:
         return self.setting.stored(features, targets, owners if self.setting.of_users else None)
 
 
-def drawn_table(rng: np.random.Generator, setting: Setting, *, full: bool) -> Table:
+def drawn_table(rng: np.random.Generator, setting: Setting, *, full: bool, last: bool = False) -> Table:
     """A table of hostile units; where units come and go, the one that is looked at is absent and others may be.
 
     Args:
         rng: what draws it.
         setting: how it is stored.
         full: whether all other units are there.
+        last: whether the one that is looked at is the last of them.
     """
     comes = setting.relation is Relation.ADD_OR_REMOVE_ONE
     others = setting.units - 1
     if comes and not full and rng.random() < 0.5:
         others = int(rng.integers(0, setting.units))
-    # A user's position is that of its first record: one without any must be the last, as must one that leaves.
-    last = comes or setting.of_users
-    place = others if last else int(rng.integers(0, others + 1))
+    # A user's position is that of its first record: one that is replaced by one without any must be the last.
+    last = last or (setting.of_users and not comes)
+    place = (
+        others if last else (0, others // 2, others, int(rng.integers(0, others + 1)))[int(rng.integers(4))]
+    )
     units = [drawn_unit(rng, setting) for _ in range(others)]
     kind = rng.random()
     if kind < 0.4 and not setting.levels:  # nobody else pulls

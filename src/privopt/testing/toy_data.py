@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,25 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.problem import Problem
 from privopt.public import Relation
+from privopt.testing.hostile_rows import changed_place
 
 Records = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+
+class Neighbours(NamedTuple):
+    """Two data sets that differ in one unit.
+
+    Attributes:
+        name: what is put in its place.
+        left: with the unit.
+        right: with another one in its place, or without it.
+        place: the position of the unit on the left.
+    """
+
+    name: str
+    left: Units
+    right: Units
+    place: int
 
 
 class TrialData(Protocol):
@@ -48,8 +65,8 @@ class TrialData(Protocol):
         """The data themselves."""
         ...
 
-    def neighbours(self) -> Iterator[tuple[str, Units, Units]]:
-        """Pairs that differ in one unit, by what is put in its place."""
+    def neighbours(self, *, last: bool = False) -> Iterator[Neighbours]:
+        """Pairs that differ in one unit, by what is put in its place: the last, the first or one in the middle."""
         ...
 
     def strangers(self) -> Iterator[tuple[str, Units]]:
@@ -104,13 +121,17 @@ class ToyData:
         """The data themselves."""
         return self.units(*self.arrays())
 
-    def neighbours(self) -> Iterator[tuple[str, Units, Units]]:
-        """Pairs that differ in the last unit: its last record is another one, or the unit is gone."""
+    def neighbours(self, *, last: bool = False) -> Iterator[Neighbours]:
+        """Pairs that differ in one unit: its last record is another one, or the unit is gone.
+
+        Args:
+            last: whether it is always the last unit; otherwise the last, the first and one in the middle take turns.
+        """
         features, _ = self.arrays()
         row = features[3]
-        last = {
+        instead_of = {
             "another row": -row,
-            "the opposite row": -features[-1],
+            "the opposite row": -features,
             "a huge row": np.full_like(row, 1e30),
             "a tiny row": np.full_like(row, 1e-30),
             "an empty row": np.zeros_like(row),
@@ -118,20 +139,26 @@ class ToyData:
             "an infinite row": np.full_like(row, -np.inf),
             "a duplicated row": row,
         }
-        for name, instead in last.items():
-            yield name, *self.pair(instead)
+        size = 2 if self.by_user else 1
+        for number, (name, instead) in enumerate(instead_of.items()):
+            place = changed_place(0 if last else number, self.records // size)
+            end = size * (place + 1) - 1
+            left, right = self.pair(instead[end] if instead.ndim > 1 else instead, place)
+            yield Neighbours(name, left, right, place)
 
-    def pair(self, last: NDArray[np.float64]) -> tuple[Units, Units]:
-        """The data, and the same with another last row; or the latter, and the same without the last unit."""
+    def pair(self, instead: NDArray[np.float64], place: int) -> tuple[Units, Units]:
+        """The data, and the same with another row of one unit; or the latter, and the same without the unit."""
         features, targets = self.arrays()
+        size = 2 if self.by_user else 1
+        end = size * (place + 1) - 1
         other, moved = features.copy(), targets.copy()
-        other[-1] = last
+        other[end] = instead
         if isinstance(self.problem.loss, GroupedLoss):  # another label, in another group
-            moved[-1] = -np.sign(targets[-1]) * (np.abs(targets[-1]) % self.problem.loss.groups + 1)
+            moved[end] = -np.sign(targets[end]) * (np.abs(targets[end]) % self.problem.loss.groups + 1)
         if self.relation is Relation.REPLACE_ONE:
             return self.units(features, targets), self.units(other, moved)
-        kept = -2 if self.by_user else -1
-        return self.units(other, targets), self.units(other[:kept], targets[:kept])
+        kept = np.arange(self.records) // size != place
+        return self.units(other, targets), self.units(other[kept], targets[kept])
 
     def strangers(self) -> Iterator[tuple[str, Units]]:
         """Data sets of the same public description that are no neighbours; the last one differs in its count alone."""

@@ -25,7 +25,7 @@ from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.noise import NoiseSource
 from privopt.public import Public, Relation
 from privopt.queries.base import MeanQuery, Query
-from privopt.queries.lots import LotSum, drawn_lots
+from privopt.queries.lots import LotSum, drawn_lots, without_lot
 from privopt.queries.of_records import ArgminQuery, ObjectiveQuery, PassQuery, RecordsQuery
 from privopt.queries.received import RECEIVABLE
 from privopt.queries.values import called_on_host
@@ -201,9 +201,13 @@ def _of_a_mean(
     def value(other: Table) -> Any:
         if way in ("loop", "sampled loop"):
             return _in_a_loop(query, other, draw)
-        side = opened(other)
-        held = None if draw is None else draw[draw < side.private_engine.private_count]
-        return side.private_value(query, sampling, held)
+        side, asked, drawn = opened(other), query, draw
+        if other.is_gone:  # it takes its lot along, and those behind it move up
+            asked = without_lot(query, other.position)
+            drawn = None if draw is None else draw[draw != other.position]
+            drawn = None if drawn is None else drawn - (drawn > other.position)
+        held = None if drawn is None else drawn[drawn < side.private_engine.private_count]
+        return side.private_value(asked, sampling, held)
 
     return Measure(query, _stated(opened(table), query, sampling), value, partial(_apart, query.norm))
 
@@ -233,9 +237,10 @@ class _Liars:
 
     def __init__(self, table: Table) -> None:
         features, targets, owners = table.records()
+        positions = np.unique(owners, return_inverse=True)[1]
         self._answers = {
-            int(owner): np.append(row, target)
-            for owner, row, target in zip(owners, features, targets, strict=True)
+            int(position): np.append(row, target)
+            for position, row, target in zip(positions, features, targets, strict=True)
         }
         self.private_count = len(self._answers)
 

@@ -25,7 +25,8 @@ def checks_of(report: Fields) -> Iterator[Check]:
     """
     guarantee, event = report.fields("guarantee"), report.fields("event")
     groups = report.each("releases")
-    yield _claim(guarantee, event)
+    chosen = report.fields("selection").truth("private") if "selection" in report else True
+    yield _claim(guarantee, event, chosen)
     if "plan" in report:
         yield _plan(report.fields("plan"), guarantee, event)
     yield from paid_for(groups, event)
@@ -35,15 +36,15 @@ def checks_of(report: Fields) -> Iterator[Check]:
     yield _best_guess(report.each("curve"), guarantee)
 
 
-def _claim(guarantee: Fields, event: Fields) -> Check:
+def _claim(guarantee: Fields, event: Fields, chosen: bool) -> Check:
     finite = math.isfinite(guarantee.number("epsilon", 0.0))
     noisy = is_private(event)
-    says, follows = guarantee.truth("holds"), finite and not guarantee.truth("seeded")
+    says, follows = guarantee.truth("holds"), finite and not guarantee.truth("seeded") and chosen
     return held(
         "claim",
         says == follows and (noisy or not finite),
-        "whether the guarantee holds follows from epsilon, the noise and the seed",
-        "the report says that the guarantee holds, and its own epsilon, noise or seed says otherwise"
+        "whether the guarantee holds follows from epsilon, the noise, the seed and the choice of the model",
+        "the report says that the guarantee holds, and its own epsilon, noise, seed or choice of model says otherwise"
         if says
         else "the report says that the guarantee does not hold, and nothing in it says why",
     )
@@ -175,8 +176,9 @@ def _bounds(groups: list[Fields], plan: Fields) -> Iterator[Check]:
         if found is None or group.fields("sampling").raw("kind") != "every":
             continue
         if name == "SecondMoment":
-            least = math.sqrt(factor) * public.number("row_bound", 0.0) ** 2 / n
-            formula, argued = "the declared row bound squared over n", False
+            longest = min([public.number("row_bound", 0.0), *_settings(settings, "moment_bound")])
+            least = math.sqrt(factor) * longest**2 / n
+            formula, argued = "the bound on its rows squared over n", False
         elif name == "ClippedGradient" and clips and all(_is_number(clip) for clip in clips):
             least, argued = factor * min(float(clip) for clip in clips) / n, True
             smaller = "the clip" if len(clips) == 1 else "the smaller clip"
@@ -193,6 +195,12 @@ def _bounds(groups: list[Fields], plan: Fields) -> Iterator[Check]:
             yield Check("bounds", Outcome.UNCHECKED, sentence)
         else:
             yield Check("bounds", Outcome.FAILS, f"the sensitivity of {name} is below {formula}")
+
+
+def _settings(settings: Fields, name: str) -> list[float]:
+    """The numbers of this name among the settings of a solver and of those inside it."""
+    found = [value for key, value in settings.values.items() if key.split(".")[-1] == name]
+    return [float(value) for value in found if _is_number(value)]
 
 
 def _best_guess(curve: list[Fields], guarantee: Fields) -> Check:

@@ -120,7 +120,7 @@ REPORT: Mapping[str, Any] = {
     "utility_assumptions": ["text"],
     "declared": ["text"],
     "divided_rows": "truth",
-    "typical_length": _NULL_OR_NUMBER,
+    "typical_length?": _NULL_OR_NUMBER,  # of older reports
     "selection": ("null", {"sentence": "text", "private": "truth"}),
     "metrics": _LOOSE,
     "account": (

@@ -82,8 +82,7 @@ def require_node(address: str) -> None:
         ArgumentError: this is one.
     """
     services = importlib.import_module("ray._private.services")
-    found = getattr(services, "find_node_ids", None)
-    if found is not None and not found():
+    if not services.find_node_ids():
         raise ArgumentError(
             f"this machine is none of the Ray cluster's at {address}: run this command on one of them, or make this "
             f"one of them, which lends no cores (ray start --address {address} --num-cpus 0)."

@@ -19,6 +19,7 @@ from privopt.engine.on_ray.guardian import Guardian
 from privopt.engine.on_ray.reach import UNENDED, Reach
 from privopt.engine.on_ray.starting import (
     LOOPBACK,
+    TESTED,
     as_it_was,
     cores,
     fresh_folder,
@@ -26,9 +27,11 @@ from privopt.engine.on_ray.starting import (
     on_loopback,
     private_files,
     require_place,
+    require_tested,
     undisturbed,
 )
 from privopt.errors import ArgumentError, PrivoptError
+from privopt.process import this_process
 
 STORE_BYTES = 96 * 2**20  # of the object store, through which only points and sums of many numbers travel
 _END_SECONDS = 30.0  # that the end of a connection to others' cluster may take
@@ -68,7 +71,7 @@ class Cluster:
         self._users = 0
         self._guardian: Guardian | None = None
         self._kept_environment: dict[str, str | None] = {}
-        self._owner = os.getpid()
+        self._owner = this_process()
         self._kept_voice = _worker_module().print_to_stdstream
         if address is None:
             self._start()
@@ -95,8 +98,8 @@ class Cluster:
             address: HOST:PORT; None for our own.
             trust_network: whether to use one that asks for no tokens.
         Raises:
-            ArgumentError: Ray is not installed; the address is none, the cluster cannot be reached, or asks for no
-                tokens; or this process is connected to another one.
+            ArgumentError: Ray is not installed, or in a version that no test has passed with; the address is none, the
+                cluster cannot be reached, or asks for no tokens; or this process is connected to another one.
         """
         try:
             import ray  # late: an extra
@@ -105,9 +108,10 @@ class Cluster:
                 "engine='ray' needs Ray, which is not installed: pip install 'privopt[ray]', or choose another engine."
             ) from None
 
+        require_tested()
         if address is not None:
             check_address(address)
-        if _Open.cluster is not None and _Open.cluster._owner == os.getpid() and ray.is_initialized():
+        if _Open.cluster is not None and _Open.cluster._owner == this_process() and ray.is_initialized():
             if _Open.cluster.address != address:
                 raise ArgumentError(
                     "this process is connected to another Ray cluster, and Ray allows for one: close that engine first."
@@ -185,7 +189,7 @@ class Cluster:
             # Its servers listen on the loopback interface exactly where the node has that address.
             if any(node["NodeManagerAddress"] != LOOPBACK for node in ray.nodes()):
                 raise PrivoptError(
-                    "this version of Ray does not stay on 127.0.0.1: install ray 2.59 or 2.60."
+                    f"this version of Ray does not stay on {LOOPBACK}: install ray {' or '.join(TESTED)}."
                 )
         except PrivoptError:
             self._end()
@@ -249,7 +253,7 @@ class Cluster:
 
     def _end(self) -> None:
         """End the connection, and our own cluster with its folder; a second time nothing is left to do."""
-        if os.getpid() != self._owner:  # a forked child: its parent's cluster is none of its business
+        if this_process() != self._owner:  # a forked child: its parent's cluster is none of its business
             return
         if self._guardian is not None:
             self._guardian.end()

@@ -18,7 +18,7 @@ from privopt.data.places import Places, ranges_among
 from privopt.data.record_source import Description, RecordSource
 from privopt.data.units import Units, UnitsNoise
 from privopt.data.user_keys import user_count
-from privopt.engine.drawn_rows import DrawnRows, absent_rows
+from privopt.engine.drawn_rows import DrawnRows, absent_rows, most_units
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.on_ray.cluster import Cluster
 from privopt.engine.on_ray.fleet import PATIENCE, Call, Fleet
@@ -202,6 +202,7 @@ class RayEngine:
         with double_precision(), np.errstate(all="ignore"):
             question = question_of(checked(query, self.public))
             private_all: NDArray[np.float64] | None = None
+            rows = max(most_units(self.public), self.private_count)
             at_once = max(1, _PIECE_BYTES // (8 * max(width, 1)))
             pieces: dict[int, list[tuple[int, Call]]] = {}  # of each worker, with where they go
             for part, (first, stop) in enumerate(self._private_ranges):
@@ -214,9 +215,9 @@ class RayEngine:
                 private_found = self._fleet.ask(self._known_as, {k: call for k, (_, call) in asked.items()})
                 for (place, _), private_vectors in zip(asked.values(), private_found, strict=True):
                     if private_all is None:  # a contribution may be wider than the value that is made of it
-                        private_all = np.zeros((max(n, self.private_count), private_vectors.shape[1]))
+                        private_all = np.zeros((rows, private_vectors.shape[1]))
                     private_all[place : place + len(private_vectors)] = private_vectors
-            return np.zeros((n, width)) if private_all is None else private_all
+            return np.zeros((rows, width)) if private_all is None else private_all
 
     def gather_groups(self, query: MeanQuery, private_draw: GroupDraw) -> NDArray[np.float64]:
         """See `Engine.gather_groups`: some groups at a time, whose units may lie with any worker, are fetched."""
@@ -242,7 +243,7 @@ class RayEngine:
         calls: dict[int, Call] = {k: ("there", (list(parts),)) for k, parts in self._shares(None).items()}
         private_found = self._fleet.ask(self._known_as, calls)
         private_parts = [part for private_parts in private_found for part in private_parts]
-        return with_absent(private_parts, self.private_count, self.public.n)
+        return with_absent(private_parts, self.private_count, self.public)
 
     def draw(self, sampling: Sampling, generator: np.random.Generator) -> NDArray[np.int64]:
         """See `drawn_positions`."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import operator
 import os
 import shutil
 import signal
@@ -16,10 +17,63 @@ from typing import Any
 from privopt.errors import ArgumentError
 
 LOOPBACK = "127.0.0.1"
+# Versions of Ray with which the tests of clusters have passed; a test holds this to the one that is installed.
+TESTED = ("2.60",)
+# What a cluster of our own and a connection to another's rest on that Ray does not publish, by module: it may go, or
+# mean something else, in any version. What Ray documents is set in the environment and by `ray.init`, see `cluster`.
+RELIED_ON: dict[str, tuple[str, ...]] = {
+    "ray._private.ray_constants": ("ENABLE_RAY_CLUSTER",),
+    "ray._private.node": (
+        "Node.start_api_server",
+        "Node.start_monitor",
+        "Node.start_log_monitor",
+        "Node.dead_processes",
+    ),
+    "ray._private.utils": ("get_dashboard_dependency_error",),
+    "ray._private.services": ("find_node_ids",),
+    "ray._private.worker": (
+        "_global_node",
+        "print_to_stdstream",
+        "custom_excepthook",
+        "normal_excepthook",
+        "shutdown",
+    ),
+    "ray._raylet": ("Config.initialize", "AuthenticationTokenLoader.instance", "GcsClient"),
+}
 _ROOM = 32 * 2**20  # bytes for sockets, logs and settings, of which Ray writes 1 MB in a short run
 _REACHED = 5.0  # seconds in which this machine answers itself
 _LONGEST_PLACE = 24  # letters: the path of a socket has 107 at most, and Ray takes 63 of them
 _ELSEWHERE = f"Make room, or name a folder that has some in TMPDIR, in at most {_LONGEST_PLACE} letters."
+
+
+def require_tested() -> None:
+    """Refuse a version of Ray with which nobody has seen that it stays on this machine, asks for tokens and is silent.
+
+    Raises:
+        ArgumentError: it is none of those tested, or lacks a name that this rests on; nothing was started or sent.
+    """
+    import ray
+
+    version = str(ray.__version__)
+    if ".".join(version.split(".")[:2]) not in TESTED:
+        raise _other_version(f"privopt was not tested with ray {version}")
+    for module, names in RELIED_ON.items():
+        try:
+            place = importlib.import_module(module)
+        except ImportError:
+            raise _other_version(f"ray {version} has no {module}") from None
+        for name in names:
+            try:
+                operator.attrgetter(name)(place)
+            except AttributeError:
+                raise _other_version(f"ray {version} has no {module}.{name}") from None
+
+
+def _other_version(why: str) -> ArgumentError:
+    return ArgumentError(
+        f"{why}, and that a cluster keeps to itself rests on how Ray works inside: install ray {' or '.join(TESTED)}, "
+        "or choose another engine."
+    )
 
 
 def fresh_folder() -> Path:
@@ -137,11 +191,14 @@ def undisturbed() -> Generator[None]:
 
 @contextlib.contextmanager
 def _instead(place: Any, name: str, value: Any) -> Generator[None]:
-    """Something of Ray's replaced, in a module or a class that has it; one that is not there stays away."""
+    """Something of Ray's replaced, in a module or a class that has it.
+
+    Raises:
+        ArgumentError: it is not there, so that what it would do is not prevented.
+    """
     place = importlib.import_module(place) if isinstance(place, str) else place
     if not hasattr(place, name):
-        yield
-        return
+        raise _other_version(f"this version of ray has no {name}")
     kept: Callable[..., Any] | bool = getattr(place, name)
     setattr(place, name, value)
     try:
