@@ -21,10 +21,8 @@ from privopt.tables.values import read_values
 
 # Wider than this, and with at most a tenth of a row's features non-zero, is stored as CSR by `sparse_output="auto"`.
 WIDE = 1000
-_EARLIER_RULES: dict[Any, Any] = {
-    "neutral": "midpoint",
-    "record": "zero",
-}  # names in models that were written before
+# Names of rules in models that were written before.
+_EARLIER_RULES: dict[Any, Any] = {"neutral": "midpoint", "record": "zero"}
 _AS_ENCODED = "Columns are as encoded: "
 _UNITS = {
     "num": "a number runs from {low} to {high} over its declared range",
