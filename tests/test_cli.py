@@ -999,7 +999,7 @@ def test_fit_and_plan_have_the_same_options(run: Run) -> None:
         return set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", run(command, "--help").output, re.MULTILINE))
 
     assert options("fit") - {"--output", "--overwrite", "--resume"} == options("plan") - {"--json"}
-    assert len(options("plan")) == 27
+    assert len(options("plan")) == 28
 
 
 def test_a_bar_counts_releases() -> None:

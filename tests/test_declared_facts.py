@@ -74,6 +74,7 @@ def test_a_run_without_releases_says_that_it_returns_its_start() -> None:
         losses.logistic, units(), budget=BUDGET, solver=GradientDescent(steps=0), start=start
     )
     np.testing.assert_array_equal(found.params, start)
+    assert any("Start, given by the user: 2 numbers" in one for one in found.report.declared)
     assert found.plan is not None
     for notices in (found.plan.notices, found.report.notices):
         assert sum("nothing is released: the run returns the start" in one for one in notices) == 1

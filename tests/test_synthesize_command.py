@@ -20,7 +20,7 @@ SCHEMA = {
     "columns": {
         "person": {"kind": "id"},
         "sex": {"kind": "cat", "levels": ["f", "m"]},
-        "age": {"kind": "num", "low": 0, "high": 99},
+        "age": {"kind": "num", "low": 0, "high": 99, "integer": True},
         "smokes": {"kind": "flag"},
     }
 }
@@ -134,5 +134,5 @@ def test_a_mistake_gets_one_sentence(folder: Path, arguments: Any, words: str, m
 
 def test_a_table_without_a_column_is_refused_and_nothing_is_spent(folder: Path, tmp_path: Path) -> None:
     printed = run(folder, *BUDGET, "--output", tmp_path / "x.parquet", table="short.csv", code=2)
-    assert "The table has no column 'age'" in printed
+    assert "has no column 'age'" in printed
     assert "Nothing was spent" in printed

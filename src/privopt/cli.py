@@ -8,7 +8,6 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -18,14 +17,19 @@ from privopt.commands.help_pages import AskingCommand, PlainCommand, PlainGroup,
 from privopt.commands.interrupts import Interrupts
 from privopt.commands.options import (
     WORK,
+    CheckOptions,
     CompositionName,
+    CountedTables,
+    EngineOption,
     FitOptions,
+    ModelDirectory,
     Options,
     RelationName,
     ReleasesFile,
     RequireReplay,
     SignKey,
     SynthesisOptions,
+    Tables,
     TrustedKeys,
     UnitName,
     Work,
@@ -116,26 +120,6 @@ def _complain(sentence: str, code: int) -> int:
     return code
 
 
-Tables = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="TABLE...",
-        help="CSV or Parquet: a file, a folder, a glob in quotes, a URI. Several are one table.",
-        show_default=False,
-    ),
-]
-CountedTables = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[TABLE]...",
-        help="As of `privopt fit`: its records, or users, are counted where --n is not given. None is needed with --n.",
-        show_default=False,
-    ),
-]
-ModelDirectory = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Model directory.", show_default=False, callback=on_this_machine)
-]
-
 app = typer.Typer(
     name="privopt",
     cls=OneSentenceGroup,
@@ -186,6 +170,19 @@ def plan(
     from privopt.commands import planning
 
     planning.run(table or [], options, as_json=as_json)
+
+
+@app.command(cls=PlainCommand)
+@with_options
+def check(
+    table: Tables,
+    options: CheckOptions,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Count, for the holder of the data alone, which cells a schema cannot read: exact, outside of any guarantee."""
+    from privopt.commands import checking
+
+    checking.run(table, options, as_json=as_json)
 
 
 @app.command(cls=AskingCommand)
@@ -357,13 +354,6 @@ def account_export(
     from privopt.commands import accounts
 
     accounts.export(file, output=output, as_of=as_of)
-
-
-class EngineOption(StrEnum):
-    """What computes on the records."""
-
-    FAST = "fast"
-    REFERENCE = "reference"
 
 
 @app.command("audit-map", cls=PlainCommand)

@@ -154,7 +154,7 @@ SETTINGS: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "bounds": (-1, 1), "r
         "an empty list",
     ],
 )
-def test_a_fit_counts_an_odd_cell_as_zero(odd: str) -> None:
+def test_an_odd_target_counts_as_zero_and_an_odd_feature_as_the_middle_of_its_bounds(odd: str) -> None:
     draw = np.random.default_rng(0)
     features = draw.uniform(-1, 1, (8, 2))
     numbers: list[Any] = [0.5, 1.0, -1.0, 0.25, 0.0, 0.125, 1.0, 0.5]
@@ -169,7 +169,10 @@ def test_a_fit_counts_an_odd_cell_as_zero(odd: str) -> None:
         cell = EVERY_ODD[odd]
         for y in ([cell, *good[1:]], np.fromiter([cell, *good[1:]], dtype=object)):
             np.testing.assert_array_equal(model.fit(features, y).coef_, expected)
-        for first in ([cell, 0.5], cell):
+        for first, filled in (([cell, 0.5], [0.0, 0.5]), (cell, [0.0, 0.0])):
+            middle = model.set_params(missing="midpoint").fit([filled, *rows[1:]], good).coef_
+            np.testing.assert_array_equal(model.fit([first, *rows[1:]], good).coef_, middle)
+            model.set_params(missing="zero")
             np.testing.assert_array_equal(model.fit([first, *rows[1:]], good).coef_, expected)
 
 
@@ -212,7 +215,7 @@ def test_an_odd_cell_of_a_data_frame_is_missing(column: str, odd: str) -> None:
     features = np.asarray(TabularEncoder(SCHEMA, sparse_output=False).transform(table))
     assert features[0].tolist() == features[2].tolist() == [1, 1, 0, 1, 1, 1, 0, 1, 0]
     if not (column == "active" and odd == "a list"):
-        assert features[1].tolist() == [0] * 9
+        assert features[1].tolist() == [0, 0.5, 0, 0, 0.5, 0.5, 0, 0, 0]
     for target in ("age", "member", "town"):
         good = read_target(table, SCHEMA, target)
         assert good[0] == good[2]

@@ -367,7 +367,7 @@ def test_printing_shows_no_data() -> None:
         ({"targets": np.ones(3)}, ValueError, "one for each row"),
         ({"targets": np.ones((4, 1))}, ValueError, "one for each row"),
         ({"targets": np.array(["a"] * 4)}, TypeError, "must be numbers"),
-        ({"targets": np.array(["a"] * 4), "classes": [0, 1]}, TypeError, "labels as stored"),
+        ({"targets": np.ones(4), "classes": ["a", "b"]}, TypeError, "labels as stored"),
         ({"classes": [0, 1], "targets": None}, ValueError, "without targets"),
         ({"classes": [0, 0]}, ValueError, "different labels"),
         ({"classes": [0]}, ValueError, "different labels"),

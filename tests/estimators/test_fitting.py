@@ -76,7 +76,7 @@ def test_a_fitted_model_pickles_without_data(kind: Any) -> None:
     copy.deepcopy(model)
 
 
-def test_records_that_are_no_numbers_count_as_zero_and_change_nothing_else() -> None:
+def test_records_that_are_no_numbers_count_as_zero_where_it_is_asked_for_and_change_nothing_else() -> None:
     X, y = toy_data(LinearRegression)
     broken, targets = X.copy(), y.copy()
     broken[3, 0], broken[50, 1], broken[51, 2], targets[9], targets[10] = (
@@ -87,7 +87,7 @@ def test_records_that_are_no_numbers_count_as_zero_and_change_nothing_else() -> 
         np.inf,
     )
     rest = np.delete(np.arange(ROWS), [3, 50, 51, 9, 10])
-    seeded = configured(LinearRegression, random_state=0)
+    seeded = configured(LinearRegression, random_state=0, missing="zero")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model = clone(seeded).fit(broken, targets)
@@ -232,7 +232,7 @@ def test_missing_entries_of_pandas_columns_count_as_zero() -> None:
     X, y = toy_data()
     frame, labels = pd.DataFrame(X).astype("Float64"), pd.Series(y).astype("Int64")
     frame.iloc[3, 0], labels[4] = pd.NA, pd.NA
-    seeded = configured(LogisticRegression, random_state=0, n=ROWS)
+    seeded = configured(LogisticRegression, random_state=0, n=ROWS, missing="zero")
     rest = np.delete(np.arange(ROWS), [3, 4])
     np.testing.assert_allclose(
         seeded.fit(frame, labels).coef_, clone(seeded).fit(X[rest], y[rest]).coef_, rtol=1e-12

@@ -129,7 +129,7 @@ def test_what_is_no_group_of_the_schema_is_refused(folder: Path) -> None:
     refused(ValueError, "shares is missing", "sex", shares=None)
     refused(ValueError, "sensitive_features is missing", None, sensitive_values=["f", "m"])
     refused(ArgumentTypeError, "y was given beside a table", "sex", np.zeros(400))
-    refused(TypeError, "give the labels as stored", "sex", classes=[0, 1])
+    refused(TypeError, "give the labels as stored", "sex", classes=[2, 3])
 
 
 def test_how_targets_are_read_tells_tables_apart(folder: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from privopt import QuantileRegressor
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
-from privopt.planning import quantile_level
+from privopt.planning import quantile_level, rescaling
 from privopt.planning.instance import Instance
 from privopt.problems import losses
 from privopt.problems.problem import Problem
@@ -119,7 +119,7 @@ def test_a_share_moves_by_one_over_n_and_no_more():
     assert float(query.sensitivity(units.public)) <= 2.0 * 0.75 * (1.0 + 1e-4) / ROWS
     solver = Whitening().configure(instance)
     assert solver.quantile_share == quantile_level.LEAST_SHARE
-    assert solver.releases() == 1 + solver.inner.releases() + quantile_level.STEPS
+    assert solver.releases() == 1 + solver.inner.releases() + rescaling.STEPS + quantile_level.STEPS
 
 
 def test_the_interval_is_halved_towards_the_level():

@@ -35,7 +35,7 @@ def test_features_of_any_numeric_type_are_scaled(dtype: type) -> None:
 
 @pytest.mark.parametrize("bounds", [(-1, 1), (-2, 2)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_what_is_not_finite_becomes_no_number_and_nothing_else_changes(
+def test_what_is_not_finite_becomes_the_midpoint_and_nothing_else_changes(
     bounds: tuple[int, int], dtype: type
 ) -> None:
     rows = np.random.default_rng(0).uniform(-3, 3, (BLOCK_ENTRIES // 2 + 5, 4)).astype(dtype)
@@ -43,7 +43,9 @@ def test_what_is_not_finite_becomes_no_number_and_nothing_else_changes(
     broken[[3, 4, -1], [0, 1, 2]] = [np.nan, np.inf, -np.inf]
     map_of = FeatureScaling.of(bounds, 4, centered=True, keep_zero=False)
     clean, scaled = np.asarray(map_of.apply(rows)), np.asarray(map_of.apply(broken))
-    assert np.isnan(scaled[[3, 4, -1], [0, 1, 2]]).all()
+    assert scaled[[3, 4, -1], [0, 1, 2]].tolist() == [0, 0, 0]
+    zero = FeatureScaling.of(bounds, 4, centered=True, keep_zero=False, filling="zero")
+    assert np.isnan(np.asarray(zero.apply(broken))[[3, 4, -1], [0, 1, 2]]).all()
     rest = np.isfinite(broken)
     np.testing.assert_array_equal(scaled[rest], clean[rest])
     assert np.abs(clean).max() <= 1.0
@@ -56,7 +58,9 @@ def test_sparse_rows_are_divided_and_stay_sparse() -> None:
     scaled = map_of.apply(rows)
     assert sparse.issparse(scaled)
     assert scaled.nnz == rows.nnz
-    np.testing.assert_array_equal(scaled.toarray(), np.array([[0, 1, 0], [0.5, np.nan, -0.5]], np.float32))
+    np.testing.assert_array_equal(scaled.toarray(), np.array([[0, 1, 0], [0.5, 0, -0.5]], np.float32))
+    broken = sparse.csr_array(np.array([[np.nan, 0.0, np.nan]]))
+    np.testing.assert_array_equal(map_of.apply(broken).toarray(), np.array([[0.5, 0, -0.5]], np.float32))
     with pytest.raises(ValueError, match="bounds of sparse features must include 0"):
         FeatureScaling.of((1, 2), 3, centered=True, keep_zero=True)
 

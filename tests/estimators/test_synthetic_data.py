@@ -33,7 +33,7 @@ SCHEMA = {
     "columns": {
         "person": {"kind": "id"},
         "sex": {"kind": "cat", "levels": ["f", "m"]},
-        "age": {"kind": "num", "low": 0, "high": 99},
+        "age": {"kind": "num", "low": 0, "high": 99, "integer": True},
         "smokes": {"kind": "flag"},
         "height": {"kind": "num", "low": 1.0, "high": 2.5},
     },

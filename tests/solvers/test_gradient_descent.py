@@ -426,7 +426,8 @@ def with_newton_step(solver, result, public, start):
         iterates.append(v)
     settled = np.average(iterates, axis=0, weights=np.minimum(np.arange(steps) + 1.0, 8.0) ** 3)
     scale = rows.eigenvalues + rows.floor
-    bend = np.maximum(rows.eigenvalues / scale, 0.05) / 4.0 + 0.1 / scale
+    penalised = 1.0 - rows.axes[-1] ** 2  # of each axis, what is not the column of ones
+    bend = np.maximum(rows.eigenvalues / scale, 0.05) / 4.0 + 0.1 * penalised / scale
     noise = (
         solver.inner.noise_multiplier
         * public.relation.factor
@@ -446,7 +447,7 @@ def test_corrected_is_part_an_average_and_part_a_newton_step_from_the_mean_of_th
     features = rng.normal(size=(2_000, 4)) * 0.3
     features[:, -1] = 0.8
     units = Units.from_arrays(features, np.sign(features @ [1.0, -2.0, 0.5, 0.6]), row_bound=1.0)
-    problem = Problem(losses.logistic, Ridge(0.1, weights=(1.0, 1.0, 1.0, 0.0)))
+    problem = Problem(losses.logistic, Ridge(0.1, weights=(1.0, 1.0, 1.0, 0.0)), constant=3)
     budget, start = Budget(1.0, 1e-6), np.linspace(-1, 1, 4)
     solver = Whitening(inner=GradientDescent(returns="corrected", steps=12), rescaling_share=0.0)
     solver = solver.configure(Instance(problem, units.public, budget))

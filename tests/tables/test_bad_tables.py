@@ -171,7 +171,7 @@ READ: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a column that is missing": (lacking, "has no column 'sex'"),
     "cells between semicolons": (
         by_semicolons,
-        "nor any other of them: its first line .* with commas between",
+        "its first line has semicolons between the names. Say so in the schema",
     ),
     "no header": (without_a_header, r"has no column '\w+', which the schema names, nor any other of them"),
     "an empty text": (nothing_in_it, "which the schema names: it is empty"),

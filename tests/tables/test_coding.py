@@ -17,9 +17,9 @@ SCHEMA = Schema.from_json(
         "user": "person",
         "columns": {
             "person": {"kind": "id"},
-            "age": {"kind": "num", "low": 0, "high": 99},
-            "children": {"kind": "num", "low": 0, "high": 4},
-            "gain": {"kind": "num", "low": 0, "high": 100000, "log1p": True},
+            "age": {"kind": "num", "low": 0, "high": 99, "integer": True},
+            "children": {"kind": "num", "low": 0, "high": 4, "integer": True},
+            "gain": {"kind": "num", "low": 0, "high": 100000, "log1p": True, "integer": True},
             "height": {"kind": "num", "low": 0.5, "high": 2.5},
             "sex": {"kind": "cat", "levels": ["f", "m"]},
             "level": {"kind": "cat", "levels": ["0", "1", "2"]},
@@ -80,7 +80,7 @@ def test_what_is_missing_or_undeclared_comes_back_missing():
         {
             "age": [np.nan, np.inf, -np.inf],
             "children": [None, "many", ODD["an object that fails"]],
-            "gain": ["x", None, "3"],
+            "gain": pd.Series(["x", None, "3"], dtype=object),
             "height": [1e300, -1e300, np.nan],
             "sex": ["d", None, 3],
             "level": [7, None, "1"],
@@ -95,8 +95,8 @@ def test_what_is_missing_or_undeclared_comes_back_missing():
     assert again["children"].isna().all()
     assert again["sex"].isna().all()
     assert again["gain"].isna().tolist() == [True, True, False]
-    assert again["flag"].isna().tolist() == [True, False, False]
-    assert again["flag"].tolist()[1:] == [0, 1]
+    assert again["flag"].isna().tolist() == [True, False, True]
+    assert again["flag"].tolist()[1] == 0
     assert again["level"].isna().tolist() == [True, True, False]
     assert again["height"][:2].tolist() == pytest.approx([2.5, 0.5], abs=0.1)
 
@@ -104,13 +104,88 @@ def test_what_is_missing_or_undeclared_comes_back_missing():
 def test_numbers_are_whole_where_the_schema_says_so():
     codes = np.zeros((50, 1), np.int64)
     plain = {"columns": {"x": {"kind": "num", "low": 0, "high": 100}}}
-    for entry, whole in [({}, True), ({"integer": True}, True), ({"integer": False}, False)]:
+    for entry, whole in [({}, False), ({"integer": True}, True), ({"integer": False}, False)]:
         schema = Schema.from_json({"columns": {"x": {**plain["columns"]["x"], **entry}}})
         assert Schema.from_json(schema.to_json()) == schema
         values = TableCoding.of(schema, 1000).decode(codes, np.random.default_rng(0))["x"]
         assert all(float(value).is_integer() for value in values) == whole
         assert values.between(0, 10).all()
         assert values.nunique() > 5
+
+
+def test_a_share_between_whole_bounds_comes_back_as_a_share():
+    schema = Schema.from_json({"columns": {"share": {"kind": "num", "low": 0, "high": 1}}})
+    coding, shares = TableCoding.of(schema, 2000), np.random.default_rng(0).uniform(size=2000)
+    again = coding.decode(coding.encode(pd.DataFrame({"share": shares})), np.random.default_rng(1))["share"]
+    assert np.max(np.abs(np.sort(again) - np.sort(shares))) < 0.1
+
+
+def test_whole_numbers_are_rounded_to_the_nearest():
+    schema = Schema.from_json({"columns": {"score": {"kind": "num", "low": 0, "high": 10, "integer": True}}})
+    coding, scores = TableCoding.of(schema, 2000), np.random.default_rng(0).uniform(0, 10, 2000)
+    again = coding.decode(coding.encode(pd.DataFrame({"score": scores})), np.random.default_rng(1))["score"]
+    np.testing.assert_array_equal(again, np.rint(scores))
+
+
+@pytest.mark.parametrize(("low", "type_"), [(2**60, "uint64"), (-(2**60), "int64"), (2**63 + 5, "uint64")])
+def test_whole_numbers_beyond_floats_are_told_apart(low, type_):
+    entry = {"kind": "num", "low": low, "high": low + 999, "integer": True}
+    schema = Schema.from_json({"columns": {"key": entry}})
+    drawn = [low + int(k) for k in np.random.default_rng(0).integers(0, 1000, 500)]
+    coding = TableCoding.of(schema, 500, bins=1000)
+    texts = pd.Series(map(str, drawn), dtype=object)
+    for column in (pd.Series(drawn, dtype=type_), pd.Series(drawn, dtype=object), texts):
+        again = coding.decode(coding.encode(pd.DataFrame({"key": column})), np.random.default_rng(1))["key"]
+        assert again.tolist() == drawn
+    del entry["integer"]
+    with pytest.raises(TableError, match="few floating-point numbers"):
+        TableCoding.of(Schema.from_json({"columns": {"key": entry}}), 500)
+
+
+def test_a_required_column_has_no_cell_for_missing_values():
+    columns = {
+        "a": {"kind": "num", "low": 0, "high": 8, "required": True},
+        "b": {"kind": "flag", "required": True},
+        "c": {"kind": "cat", "levels": ["x", "y"], "required": True},
+    }
+    coding = TableCoding.of(Schema.from_json({"columns": columns}), 10, bins=4)
+    assert coding.levels == (4, 2, 2)
+    odd = pd.DataFrame({name: pd.Series([None, "?"], dtype=object) for name in columns})
+    codes = coding.encode(odd)
+    assert codes.tolist() == [[2, 0, 0]] * 2
+    assert not coding.decode(codes, np.random.default_rng(0)).isna().any().any()
+    assert coding.columns[2].labels == ["x", "y"]
+    np.testing.assert_array_equal(coding.columns[0].overlap((0, 4)), [1, 1, 0, 0])
+
+
+def test_dates_come_back_as_days():
+    entry = {"kind": "date", "low": "2020-01-01", "high": "2021-12-31"}
+    edges = ["2020-01-01", "2021-01-01", "2021-12-31"]
+    coding = TableCoding.of(
+        Schema.from_json({"columns": {"day": entry}}),
+        1000,
+        bins={"day": edges},
+    )
+    assert coding.columns[0].labels == ["[2020-01-01, 2021-01-01)", "[2021-01-01, 2021-12-31]", "missing"]
+    days = pd.Series(["2020-05-01", "2021-05-01T10:00", "1999-01-01", "soon", None], dtype=object)
+    codes = coding.encode(pd.DataFrame({"day": days}))
+    assert codes[:, 0].tolist() == [0, 1, 0, 2, 2]
+    again = coding.decode(codes, np.random.default_rng(0))["day"]
+    assert str(again.dtype).startswith("datetime64")
+    assert again.dt.year.tolist()[:3] == [2020, 2021, 2020]
+    assert again.isna().tolist() == [False] * 3 + [True] * 2
+    np.testing.assert_allclose(coding.columns[0].overlap(("2021-01-01", "2030-01-01")), [0, 1, 0])
+
+
+def test_flags_come_back_as_the_table_declares_or_the_schema_spells_them():
+    spelt = {"kind": "flag", "true": "ja", "false": "nein"}
+    schema = Schema.from_json({"columns": {"a": {"kind": "flag"}, "b": spelt}})
+    rows = pd.DataFrame({"a": [True, False], "b": ["nein", "JA"]})
+    coding = TableCoding.of(schema, 10).stored_as(rows)
+    again = coding.decode(coding.encode(rows), np.random.default_rng(0))
+    assert again["a"].tolist() == [True, False]
+    assert str(again["a"].dtype) == "boolean"
+    assert again["b"].tolist() == ["nein", "ja"]
 
 
 def test_levels_are_whole_numbers_only_where_the_schema_writes_all_of_them_so():
@@ -153,7 +228,7 @@ def test_a_condition_covers_a_share_of_each_cell():
     ("options", "words"),
     [
         ({"columns": ["pay"]}, "no column 'pay'"),
-        ({"columns": ["note"]}, "of kind 'text': synthetic data can have num, flag, cat only"),
+        ({"columns": ["note"]}, "of kind 'text': synthetic data can have num, flag, cat, date only"),
         ({"columns": ["sex", "sex"]}, "named twice"),
         ({"columns": "sex"}, "must be a list"),
         ({"columns": []}, "No column is left"),

@@ -85,7 +85,7 @@ def test_bounds_of_any_size_scale_without_overflow() -> None:
     assert TabularEncoder(schema).transform(values)[:, 0].tolist() == [-1.0, 0.0, 1.0]
 
 
-def test_what_is_missing_is_neutral() -> None:
+def test_what_is_missing_is_in_the_middle_and_a_category_a_block_of_zeros() -> None:
     features = encoded(
         age=[math.nan, math.inf, -math.inf, None],
         member=[math.nan, 1, 0, None],
@@ -93,16 +93,16 @@ def test_what_is_missing_is_neutral() -> None:
         code=[None, 2, 7, math.nan],
     )
     assert features[:, 0].tolist() == [0.0] * 4
-    assert features[:, 2].tolist() == [0.0, 1.0, 0.0, 0.0]
+    assert features[:, 2].tolist() == [0.5, 1.0, 0.0, 0.5]
     assert features[:, 3:6].tolist() == [[0, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 0]]
     assert features[:, 6:].tolist() == [[0, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 0]]
 
 
 def test_a_missing_number_can_mark_the_whole_record() -> None:
     table = frame(age=[math.nan, 1, 2], member=[1, math.nan, 0], town=["a", "b", "elsewhere"])
-    features = TabularEncoder(SCHEMA, missing="record").transform(table)
+    features = TabularEncoder(SCHEMA, missing="zero").transform(table)
     assert np.isnan(features).any(axis=1).tolist() == [True, True, False]
-    as_csr = TabularEncoder(SCHEMA, missing="record", sparse_output=True).transform(table)
+    as_csr = TabularEncoder(SCHEMA, missing="zero", sparse_output=True).transform(table)
     assert np.array_equal(as_csr.toarray(), features, equal_nan=True)
 
 
@@ -136,8 +136,14 @@ def test_fractions_and_truth_values_are_levels() -> None:
     assert encoder.transform(pd.DataFrame({"v": np.array([0.1], dtype=np.float32)})).tolist() == [[1, 0, 0]]
 
 
+def written(texts: list[str]) -> np.ndarray:
+    """Texts as a column of numbers, whose schema says how texts write them."""
+    schema = {**SCHEMA, "file": {"decimal": "."}}
+    return np.asarray(TabularEncoder(schema).transform(frame(age=pd.Series(texts, dtype="str"))))
+
+
 def test_text_that_is_a_number_is_read_as_one() -> None:
-    assert encoded(age=["25", " 75 ", "old"])[:, 0].tolist() == [-0.5, 0.5, 0.0]
+    assert written(["25", " 75 ", "old"])[:, 0].tolist() == [-0.5, 0.5, 0.0]
     assert encoded(age=pd.Series(["25", "75", "old"], dtype="category"))[:, 0].tolist() == [-0.5, 0.5, 0.0]
     assert encoded(age=pd.Series([25, "75", object()], dtype=object))[:, 0].tolist() == [-0.5, 0.5, 0.0]
     assert encoded(member=["1", "true", "no"])[:, 2].tolist() == [1.0, 1.0, 0.0]
@@ -145,6 +151,14 @@ def test_text_that_is_a_number_is_read_as_one() -> None:
 
 
 def test_a_column_stored_as_something_else_is_a_sentence() -> None:
+    for column, words in (
+        (frame(age=pd.Series(["1"], dtype="str")), r"'age' is stored as text.*how texts write them"),
+        (frame(town=[3]), "'town' is stored as numbers, and none of its levels is one"),
+        (frame(town=[True]), "'town' is stored as truth values"),
+    ):
+        for table in (column, pa.table({name: pa.array(column[name]) for name in column})):
+            with pytest.raises(TableError, match=words):
+                TabularEncoder(SCHEMA).transform(table)
     table = frame(age=pd.to_datetime(["2020-01-01"]))
     with pytest.raises(TableError, match=r"'age' is stored as timestamp.*holds numbers"):
         TabularEncoder(SCHEMA).transform(table)
@@ -209,7 +223,7 @@ def test_features_are_named_and_blocks_described() -> None:
 @pytest.mark.parametrize(
     ("option", "sentence"),
     [
-        ({"missing": "drop"}, "missing must be 'neutral' or 'record'; got 'drop'"),
+        ({"missing": "drop"}, "missing must be 'midpoint', 'zero' or 'indicator'; got 'drop'"),
         ({"numeric_range": (1, 0)}, "numeric_range must be two finite numbers"),
         ({"sparse_output": "yes"}, "sparse_output must be True, False or 'auto'"),
     ],
@@ -240,7 +254,7 @@ def list_table(kind: str) -> Any:
 def test_lists_become_pixels_and_active_indices(kind: str, sparse_output: bool) -> None:
     features = dense(TabularEncoder(LISTS, sparse_output=sparse_output).transform(list_table(kind)))
     assert np.allclose(features[:, 0], [-1, 0, 1, 0.5])
-    assert np.allclose(features[:, 1:4], [[0, 0.2, 1], [0, 0, 0], [0, 0, 0], [1, 0, 0]])
+    assert np.allclose(features[:, 1:4], [[0, 0.2, 1], [0.5] * 3, [0.5] * 3, [1, 0, 0]])
     assert features[:, 4:].tolist() == [[1, 0, 0, 0, 1], [0, 0, 0, 0, 0], [0, 0, 0, 0, 0], [0, 0, 1, 0, 0]]
 
 
@@ -254,7 +268,7 @@ def test_fixed_size_lists_of_bytes_are_scaled_like_any_others() -> None:
     assert np.array_equal(features, encoder.transform(pa.table({"picture": as_floats})))
     assert np.allclose(features, bytes_of / 255)
     missing = pa.array([[1, 2, 3, 4], None, [5, 6, 7, 8]], pa.list_(pa.uint8(), 4))
-    marked = TabularEncoder(schema, missing="record").transform(pa.table({"picture": missing})[1:])
+    marked = TabularEncoder(schema, missing="zero").transform(pa.table({"picture": missing})[1:])
     assert np.isnan(marked).all(axis=1).tolist() == [True, False]
 
 
@@ -290,7 +304,7 @@ def test_it_clones_pickles_and_sits_in_a_pipeline() -> None:
     generator = np.random.default_rng(0)
     table = frame(age=generator.uniform(0, 100, 200), town=generator.choice(["a", "b", "c", "d"], 200))
     y = (table["age"] > 50).astype(int)
-    encoder = TabularEncoder(SCHEMA, exclude=("gain",), missing="record")
+    encoder = TabularEncoder(SCHEMA, exclude=("gain",), missing="zero")
     copy = clone(encoder)
     assert copy.get_params() == encoder.get_params()
     restored = pickle.loads(pickle.dumps(encoder.fit(table)))
@@ -323,9 +337,13 @@ CELLS = st.one_of(
 )
 
 
-@given(rows=st.lists(st.tuples(*[CELLS] * 7), max_size=6), record=st.booleans())
+@given(
+    rows=st.lists(st.tuples(*[CELLS] * 7), max_size=6),
+    missing=st.sampled_from(["midpoint", "zero", "indicator"]),
+    ends=st.sampled_from([(-1, 0.3), (0.5, 2.0), (-1, 1)]),
+)
 def test_no_cell_breaks_the_encoder_or_leaves_the_row_norm_bound(
-    rows: list[tuple[Any, ...]], record: bool
+    rows: list[tuple[Any, ...]], missing: str, ends: tuple[float, float]
 ) -> None:
     schema = {
         "columns": SCHEMA["columns"]
@@ -334,9 +352,9 @@ def test_no_cell_breaks_the_encoder_or_leaves_the_row_norm_bound(
     encoder = TabularEncoder(
         schema,
         exclude=["y"],
-        missing="record" if record else "neutral",
+        missing=missing,
         sparse_output=False,
-        numeric_range=(-1, 0.3),
+        numeric_range=ends,
     )
     names = [name for name in schema["columns"] if name != "y"]
     columns = {
@@ -344,11 +362,12 @@ def test_no_cell_breaks_the_encoder_or_leaves_the_row_norm_bound(
     }
     features = encoder.transform(pd.DataFrame(columns, columns=names))
     assert features.shape == (len(rows), encoder.n_features_out_)
-    assert record or np.isfinite(features).all()
+    assert missing == "zero" or np.isfinite(features).all()
     norms = np.linalg.norm(np.nan_to_num(features.astype(np.float64)), axis=1)
     assert np.all(norms <= encoder.row_norm_bound_ * (1 + 1e-12))
     as_csr = encoder.set_params(sparse_output=True).transform(pd.DataFrame(columns, columns=names))
     assert np.array_equal(as_csr.toarray(), features, equal_nan=True)
+    assert encoder.row_entries is None
     for start in range(len(rows)):  # each row is encoded by itself
         alone = encoder.transform(pd.DataFrame(columns, columns=names)[start : start + 1])
         assert np.array_equal(alone.toarray()[0], features[start], equal_nan=True)
@@ -368,7 +387,7 @@ def test_every_number_lands_in_the_numeric_range(ages: list[float], low: float, 
 @given(texts=st.lists(st.text("0123456789.+-eEinfatyxX_ \t\u0663", max_size=6), max_size=5))
 def test_text_is_read_as_the_same_number_whatever_stands_beside_it(texts: list[str]) -> None:
     def read(cells: list[str]) -> np.ndarray:
-        return encoded(age=pd.Series([*cells, "1"], dtype="str"))[:-1, 0]
+        return written([*cells, "1"])[:-1, 0]
 
     together = read(texts)
     assert np.array_equal(together, read([*texts, "no number"])[:-1])

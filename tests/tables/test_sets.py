@@ -111,7 +111,7 @@ def test_sets_stand_beside_other_columns_in_the_order_of_the_schema() -> None:
         }
     }
     table = pa.table({"town": towns, "again": cells, "s": cells, "x": numbers})
-    features = TabularEncoder(schema, missing="record").transform(table)
+    features = TabularEncoder(schema, missing="zero").transform(table)
     right = np.zeros((rows, features.shape[1]), np.float32)
     right[:, 0] = 2 * numbers - 1
     for start, most in ((1, None), (1 + size + 2, 2)):

@@ -144,6 +144,7 @@ class SavedModel:
         try:
             encoder = TabularEncoder.from_document(document["encoder"])
             estimator = _rebuilt(document["estimator"], arrays, divided=_divides(document["report"]))
+            estimator.encoder_ = encoder
             report = PrivacyReport.from_dict(document["report"])
             target, sparse = str(document["target"]), bool(document["estimator"]["sparse"])
             report = dataclasses.replace(report, model=_summary(estimator, encoder))

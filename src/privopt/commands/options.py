@@ -39,6 +39,14 @@ class RelationName(StrEnum):
     ADD_OR_REMOVE_ONE = "add-or-remove-one"
 
 
+class MissingName(StrEnum):
+    """What becomes of missing cells."""
+
+    MIDPOINT = "midpoint"
+    ZERO = "zero"
+    INDICATOR = "indicator"
+
+
 class StorageName(StrEnum):
     """The format of the stored rows."""
 
@@ -124,6 +132,34 @@ RequireReplay = Annotated[
 ]
 Work = Annotated[
     float, typer.Option("--work", help="Processor seconds that a file may take.", min=1.0, max=1e6)
+]
+
+
+class EngineOption(StrEnum):
+    """What computes on the records."""
+
+    FAST = "fast"
+    REFERENCE = "reference"
+
+
+Tables = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TABLE...",
+        help="CSV or Parquet: a file, a folder, a glob in quotes, a URI. Several are one table.",
+        show_default=False,
+    ),
+]
+CountedTables = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TABLE]...",
+        help="As of `privopt fit`: its records, or users, are counted where --n is not given. None is needed with --n.",
+        show_default=False,
+    ),
+]
+ModelDirectory = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Model directory.", show_default=False, callback=on_this_machine)
 ]
 
 MOST_UNITS, MOST_ROWS = 10**12, 10**8
@@ -218,6 +254,14 @@ class Options(PlaceOptions):
     quantile: Annotated[
         float | None, _option("--quantile", f"Level, for --model quantile; default: {QUANTILE:g}.")
     ] = None
+    missing: Annotated[
+        MissingName,
+        typer.Option(
+            "--missing",
+            help="A missing cell: midpoint of its range; zero: its record counts as nothing; or midpoint and a feature "
+            "that says where.",
+        ),
+    ] = MissingName.MIDPOINT
     storage: Annotated[
         StorageName,
         typer.Option(
@@ -253,6 +297,20 @@ class FitOptions(Options):
     """What was typed for `privopt fit`: what is fitted, and where the run is kept."""
 
     resume: _Resume = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """What was typed for `privopt check`; a field is an option, as in `Options`."""
+
+    schema: Annotated[
+        Path | None,
+        place_option("--schema", "JSON file with the columns' public ranges and levels. Required."),
+    ] = None
+    schema_name: Annotated[str | None, _option("--schema-name", "Which entry of the schema file.")] = None
+    show_values: Annotated[
+        bool, typer.Option("--show-values", help="Quote the most frequent cells that cannot be read.")
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -111,7 +111,8 @@ class Task:
             raise Mistake(f"--group and --target both name {target.column!r}.")
         features = schema.feature_columns(target=target.column)
         names = [column.name for column in features if column.name not in groups]
-        encoder = TabularEncoder(schema, target=target.column, features=names)
+        missing = str(options.missing)
+        encoder = TabularEncoder(schema, target=target.column, features=names, missing=missing)
         if not names:
             raise Mistake("no feature is left: the schema describes only the target and the group column.")
         if options.storage in INTEGER_STORAGES and encoder.is_sparse:
@@ -160,6 +161,7 @@ class Task:
             "solver": options.solver,
             "random_state": options.random_state,
             "storage": str(options.storage),
+            "missing": str(options.missing),
             **_users(options),
         }
         if self.target.classes is not None:

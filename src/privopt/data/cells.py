@@ -7,9 +7,10 @@ of their cells is read by itself, and one that cannot be read counts as missing.
 
 import decimal
 import math
+import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,7 @@ def matrix(features: Any) -> Any:
         return checked_csr(features)
     if isinstance(features, pd.DataFrame):
         return _frame(features)
+    features = unmasked(features, labels=False)
     if _declares_type(features):
         private_array = np.asarray(features)
         _check_numeric(private_array.dtype, "features")
@@ -133,6 +135,7 @@ def targets(private_targets: Any, *, labels: bool) -> NDArray[Any]:
     Raises:
         TypeError, ValueError: numbers are wanted, and a type is declared that is none of real numbers.
     """
+    private_targets = unmasked(private_targets, labels=labels)
     dtype = getattr(private_targets, "dtype", None)
     if not _declares_type(private_targets):
         private_cells = _objects(private_targets)
@@ -151,14 +154,163 @@ def targets(private_targets: Any, *, labels: bool) -> NDArray[Any]:
 
 
 def label_codes(private_labels: NDArray[Any], classes: Sequence[Any]) -> Codes:
-    """Position of each label among the classes, -1 for a label that is none of them."""
+    """Position of each label among the classes, -1 for a label that is none of them.
+
+    A label that equals no class may still write one, see `Writings`: "1" writes 1, and " Yes " writes "yes". Where the
+    classes are 0 and 1, so do the words of `TRUE_WORDS` and `FALSE_WORDS`.
+    """
+    position, writings = {label: code for code, label in enumerate(classes)}, _writings_of(classes)
     if private_labels.dtype.kind == "O":
-        position = {label: code for code, label in enumerate(classes)}
-        return np.fromiter((_code(position, label) for label in private_labels), np.int64)
+        return np.fromiter((_code(position, writings, label) for label in private_labels), np.int64)
     known = np.asarray(classes)
-    order = np.argsort(known)
-    place = np.minimum(np.searchsorted(known[order], private_labels), len(classes) - 1)
-    return np.where(known[order][place] == private_labels, order[place], -1)
+    if (known.dtype.kind in "US") == (private_labels.dtype.kind in "US") and known.dtype.kind != "O":
+        order = np.argsort(known)
+        place = np.minimum(np.searchsorted(known[order], private_labels), len(classes) - 1)
+        private_codes = np.where(known[order][place] == private_labels, order[place], -1)
+    else:
+        private_codes = np.full(len(private_labels), -1)
+    private_left = np.flatnonzero(private_codes < 0)
+    if len(private_left):
+        private_values, private_inverse = np.unique(private_labels[private_left], return_inverse=True)
+        private_found = [_code(position, writings, label) for label in private_values.tolist()]
+        private_codes[private_left] = np.asarray(private_found, np.int64)[private_inverse]
+    return private_codes
+
+
+class Writings:
+    """Which of some public texts a cell writes.
+
+    A text writes one that it equals; else one that it equals when both are trimmed and brought to Unicode's normal form
+    C; else one that it equals without regard to capitals; else the one that is a whole number, such as "1", where it
+    writes the same number, such as "1.0". A way in which two of the public texts are the same is not taken. A number is
+    looked up as "3" or "2.5", a truth value as "True" or "1".
+
+    Args:
+        texts: the public ones, all different; None for one that no cell writes.
+        codes: the position of each, where several stand for one.
+        words: further texts, in small letters, and the positions that they write.
+
+    Privacy:
+        What a cell becomes follows from it and from the public texts.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[str | None],
+        codes: Sequence[int] | None = None,
+        words: Mapping[str, int] | None = None,
+    ) -> None:
+        numbered = zip(texts, range(len(texts)) if codes is None else codes, strict=True)
+        known = [(text, code) for text, code in numbered if text is not None]
+        self._exact = dict(known)
+        self._plain = _unambiguous((_trimmed(text), code) for text, code in known)
+        self._folded = _unambiguous((_trimmed(text).casefold(), code) for text, code in known)
+        self._words = {} if words is None else words
+        written = (*self._words.items(), *known)
+        self._whole = {int(text): code for text, code in written if is_written_whole(text)}
+
+    def position(self, private_cell: Any) -> int:
+        """The position of the text that a cell writes; -1 for none, or for a cell that cannot be read."""
+        try:
+            found = (self._position(text) for text in written_as(private_cell))
+            return next((code for code in found if code >= 0), -1)
+        except (
+            Exception
+        ):  # an integer of more digits than Python writes, an object that fails when it is read
+            return -1
+
+    def _position(self, private_text: str) -> int:
+        if private_text in self._exact:
+            return self._exact[private_text]
+        private_word = _trimmed(private_text)
+        private_small = private_word.casefold()
+        for known, private_key in (
+            (self._plain, private_word),
+            (self._folded, private_small),
+            (self._words, private_small),
+        ):
+            if private_key in known:
+                return known[private_key]
+        if not self._whole:
+            return -1
+        private_number = number(private_word)
+        if not abs(private_number) <= LARGEST_WHOLE or private_number != math.floor(private_number):
+            return -1
+        return self._whole.get(int(private_number), -1)
+
+
+TRUE_WORDS, FALSE_WORDS = ("1", "true", "yes", "y", "t"), ("0", "false", "no", "n", "f")
+FLAG_WORDS = {**dict.fromkeys(FALSE_WORDS, 0), **dict.fromkeys(TRUE_WORDS, 1)}
+LARGEST_WHOLE = 2.0**53  # up to here a float tells whole numbers apart
+
+
+def flag(private_cell: Any, writings: Writings | None = None) -> float:
+    """One cell as 0 or 1; NaN for what is neither.
+
+    Args:
+        private_cell: a truth value, a text, or a number. Without `writings` a number from 0 to 1 is 1 from 0.5 on, and
+            no other number is a flag.
+        writings: of 0 and 1, where a schema names them.
+    """
+    if isinstance(private_cell, bool | np.bool_):
+        return float(private_cell)
+    if writings is not None:
+        private_code = writings.position(private_cell)
+        return float(private_code) if private_code >= 0 else math.nan
+    if isinstance(private_cell, str):
+        private_word = _trimmed(private_cell).casefold()
+        if private_word in FLAG_WORDS:
+            return float(FLAG_WORDS[private_word])
+    return float(rounded_flags(np.asarray([number(private_cell)]))[0])
+
+
+def rounded_flags(private_numbers: Floats) -> Floats:
+    """Numbers from 0 to 1 as 0 or 1, 1 from 0.5 on; NaN for any other."""
+    with np.errstate(invalid="ignore"):
+        private_known = (private_numbers >= 0.0) & (private_numbers <= 1.0)
+        return np.where(private_known, private_numbers >= 0.5, np.nan)
+
+
+def written_as(value: Any) -> Iterator[str]:
+    """How a public text that equals the value may be written; nothing for a missing value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, bool | np.bool_):
+        yield from (str(bool(value)), str(bool(value)).lower(), str(int(value)))
+    elif isinstance(value, float | np.floating):
+        if math.isfinite(value):
+            yield str(int(value)) if float(value).is_integer() else str(value)
+    elif value is not None and value is not pd.NA and value is not pd.NaT:
+        yield str(value)
+
+
+def is_written_integer(text: str) -> bool:
+    """Whether a text is a whole number of at most 20 digits."""
+    digits = text.removeprefix("-").removeprefix("+")
+    return digits.isascii() and digits.isdecimal() and len(digits) <= 20
+
+
+def is_written_whole(text: str) -> bool:
+    """Whether a text is a whole number as Python writes it, and short enough to be told from others."""
+    return text.removeprefix("-").isdecimal() and len(text) <= 18 and str(int(text)) == text
+
+
+def unmasked(values: Any, *, labels: bool) -> Any:
+    """An array of NumPy with a mask as one without: a masked cell is missing. Anything else as it is.
+
+    Args:
+        values: what the caller gave.
+        labels: whether cells keep their type, so that a missing one becomes None; else it becomes NaN.
+    """
+    if not isinstance(values, np.ma.MaskedArray):
+        return values
+    masked: Any = values
+    if labels or values.dtype.kind == "O":
+        return masked.astype(object).filled(None)
+    if values.dtype.kind not in "biuf":
+        return values  # to be refused
+    wide = values.dtype if values.dtype.kind == "f" else np.float64
+    return masked.astype(wide).filled(np.nan)
 
 
 def _declares_type(values: Any) -> bool:
@@ -204,8 +356,32 @@ def _refuse(dtype: Any, name: str) -> None:
     )
 
 
-def _code(position: Mapping[Any, int], private_label: Any) -> int:
+def _writings_of(classes: Sequence[Any]) -> Writings:
+    """How labels may write the classes: texts, numbers and truth values; others are compared as they are."""
+    plain = (str, bool, int, float, np.bool_, np.integer, np.floating)
+    texts = [next(written_as(one), None) if isinstance(one, plain) else None for one in classes]
+    flags = (
+        len(classes) == 2 and all(isinstance(one, plain[1:]) for one in classes) and set(classes) == {0, 1}
+    )
+    turned = {word: list(classes).index(code) for word, code in FLAG_WORDS.items()} if flags else None
+    return Writings([text if texts.count(text) == 1 else None for text in texts], words=turned)
+
+
+def _code(position: Mapping[Any, int], writings: Writings, private_label: Any) -> int:
     try:
-        return position.get(private_label, -1)
-    except Exception:  # it cannot be hashed or compared, so it is no class
-        return -1
+        private_code = position.get(private_label, -1)
+    except Exception:  # it cannot be hashed or compared, so it equals no class
+        private_code = -1
+    return private_code if private_code >= 0 else writings.position(private_label)
+
+
+def _trimmed(text: str) -> str:
+    return unicodedata.normalize("NFC", text.strip())
+
+
+def _unambiguous(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """The position under each key that has one alone and is not empty."""
+    found: dict[str, set[int]] = {}
+    for key, code in pairs:
+        found.setdefault(key, set()).add(code)
+    return {key: next(iter(codes)) for key, codes in found.items() if key and len(codes) == 1}

@@ -46,12 +46,10 @@ def check_targets(targets: Any, rows: int, classes: Any) -> NDArray[Any] | None:
         raise ValueError(
             "targets must have shape (rows,), one for each row of features: give as many targets as rows."
         )
-    if classes is not None and array.dtype.kind != "O":
-        kind = np.asarray(list(classes)).dtype.kind
-        if kind != array.dtype.kind and (kind in "US" or array.dtype.kind in "US"):
-            raise TypeError(
-                f"targets have dtype {array.dtype}, but classes are {list(classes)!r}: give the labels as stored."
-            )
+    if classes is not None and array.dtype.kind in "biuf" and not any(map(_writes_number, classes)):
+        raise TypeError(
+            f"targets have dtype {array.dtype}, but classes are {list(classes)!r}: give the labels as stored."
+        )
     return array
 
 
@@ -74,3 +72,8 @@ def map_targets(
             if target_bounds is not None:
                 private_values = np.clip(private_values, *target_bounds)
     return np.where(private_usable, private_values, 0.0), private_usable
+
+
+def _writes_number(label: Any) -> bool:
+    """Whether a label is a number, or a text that writes one."""
+    return not math.isnan(cells.number(label))

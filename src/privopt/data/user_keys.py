@@ -28,6 +28,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from privopt.data import cells
 from privopt.data.time_keys import in_utc, instant, span
 from privopt.errors import ArgumentError
 
@@ -54,6 +55,7 @@ def user_codes(private_keys: Any, rows: int) -> Codes:
 
 def key_columns(private_keys: Any, rows: int) -> list[Any]:
     """The columns that name a user together; see `user_codes`."""
+    private_keys = cells.unmasked(private_keys, labels=True)
     if isinstance(private_keys, pd.DataFrame):
         private_columns = [private_keys.iloc[:, place] for place in range(private_keys.shape[1])]
         fits = bool(private_columns) and len(private_keys) == rows

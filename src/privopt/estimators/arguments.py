@@ -15,9 +15,17 @@ from sklearn.utils.validation import check_array, validate_data
 from privopt.data import cells
 from privopt.errors import ArgumentError
 from privopt.estimators.frames import check_table, column_names
+from privopt.estimators.scaling import FeatureScaling, with_indicators
 from privopt.ledger.amounts import Budget
 
 FROM_Y = "from_y"
+MISSING_WORDS = {
+    "midpoint": "Missing cells: a number became the middle of its bounds; a record without a readable target counted "
+    "as zero.",
+    "zero": "Missing cells: a record with a missing feature, or without a readable target, counted as zero.",
+    "indicator": "Missing cells: a number became the middle of its bounds, and a further column of 0 and 1 says where; "
+    "a record without a readable target counted as zero.",
+}
 
 
 def checked_budget(epsilon: Any, delta: Any, n: int | None) -> Budget:
@@ -164,6 +172,91 @@ def check_switch(name: str, value: Any) -> None:
     """
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be True or False, got {value!r}.")
+
+
+def check_missing(missing: Any, indicator: Any) -> None:
+    """Refuse a rule for missing features that does not exist, or columns without the rule that uses them.
+
+    Raises:
+        TypeError, ValueError: it is one.
+    """
+    if missing not in MISSING_WORDS:
+        raise ValueError(f"missing must be 'midpoint', 'zero' or 'indicator', got {missing!r}.")
+    if indicator is None:
+        return
+    if isinstance(indicator, str) or not isinstance(indicator, list | tuple | np.ndarray):
+        raise TypeError(f"indicator must be a list of columns, their numbers or names, got {indicator!r}.")
+    if missing != "indicator":
+        raise ValueError(
+            f"indicator={list(indicator)!r} names columns that get a feature of 0 and 1, which missing={missing!r} "
+            "does not add: give missing='indicator'."
+        )
+
+
+def read_labels(y: Any, classes: NDArray[Any]) -> Any:
+    """Labels to compare with predictions, as the classes that they write; as they are where one of them writes none."""
+    try:
+        private_labels = cells.targets(y, labels=True)
+        if private_labels.dtype.kind == classes.dtype.kind:
+            return y
+        private_codes = cells.label_codes(private_labels, classes.tolist())
+    except (TypeError, ValueError):  # they are no labels, which is said where they are compared
+        return y
+    return classes[private_codes] if private_codes.min(initial=0) >= 0 else y
+
+
+def indicator_columns(estimator: Any) -> list[int]:
+    """The positions of the columns of plain features that get a feature of 0 and 1.
+
+    Raises:
+        ValueError: they are not named, not there, or named twice.
+    """
+    if estimator.missing != "indicator" or estimator.encoder_ is not None:
+        return []
+    if estimator.indicator is None:
+        raise ArgumentError(
+            "missing='indicator' needs indicator=[...] for plain features: the columns that may be missing, by number, "
+            "or by name with a data frame. Which they are must be public, so it is not read off the data."
+        )
+    names: list[Any] = list(getattr(estimator, "feature_names_in_", ()))
+    places: list[int] = []
+    for one in estimator.indicator:
+        if isinstance(one, str) and one in names:
+            places.append(names.index(one))
+        elif (
+            isinstance(one, int | np.integer)
+            and not isinstance(one, bool)
+            and 0 <= one < estimator.n_features_in_
+        ):
+            places.append(int(one))
+        else:
+            raise ArgumentError(
+                f"indicator names the column {one!r}, which is not there: give numbers from 0 to "
+                f"{estimator.n_features_in_ - 1}{', or names of columns' if names else ''}."
+            )
+    if len(set(places)) < len(places):
+        raise ArgumentError(f"indicator names a column twice: {list(estimator.indicator)!r}.")
+    return places
+
+
+def names_with_indicators(estimator: Any) -> Any:
+    """The names of plain features and of the columns of 0 and 1 behind them; None where no names are known."""
+    names: Any = getattr(estimator, "feature_names_in_", None)
+    if names is None:
+        return None
+    places = indicator_columns(estimator)
+    return [*names, *(f"{names[place]} missing" for place in places)] if places else names
+
+
+def with_named_indicators(estimator: Any, private_features: Any) -> Any:
+    """Features with the columns of 0 and 1 that the estimator was asked for."""
+    return with_indicators(private_features, indicator_columns(estimator))
+
+
+def features_to_predict(estimator: Any, X: Any) -> Any:
+    """Features checked against those of the fit, with the middle of its bounds in the place of each that is missing."""
+    features = with_named_indicators(estimator, checked_features(estimator, X, least=0, reset=False))
+    return FeatureScaling(*estimator.bounds_, centered=False).without_missing(features)
 
 
 def fraction(name: str, value: Any, meaning: str) -> float:

@@ -89,6 +89,8 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
         storage: the format that scaled rows are stored in: "float32", "float64" (twice the memory), or for dense
             features "int16" (half) or "int8" (a quarter), see `Units.from_arrays`. Rows that bounds are estimated from,
             with `loose_bounds`, take float32 until that is done.
+        missing, indicator: what a missing feature becomes: "midpoint" of its bounds; "zero": its record counts as zero;
+            "indicator": the midpoint, and for the columns `indicator` (of plain features) a feature of 0 and 1 more.
     Attributes:
         coef_, intercept_: released parameters.
         n_features_in_, feature_names_in_, n_iter_: number and names of the features, number of gradient steps.
@@ -98,9 +100,9 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
         plan_: the `Plan` that was announced before the data were read.
         encoder_: what turned the rows of a `Table` into features, from its schema alone; None where X was features.
     Privacy:
-        Everything released passes the curator, priced before data are read. A record with a feature or a
-        target that is NaN or infinite, or a label that is not among the classes, counts as zero; it changes nothing
-        else. A scaler or encoder fitted on the same data, upstream in a pipeline, voids the guarantee.
+        Everything released passes the curator, priced before data are read. A missing feature becomes a public number
+        within its bounds; a record whose target is no number, or no label among the classes, counts as zero. Neither
+        changes anything else. A scaler or encoder fitted on the same data, upstream in a pipeline, voids the guarantee.
     """
 
     epsilon: float | None = None
@@ -119,6 +121,8 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
     user_weighting: Weighting = DEFAULT_WEIGHTING
     typical_records: float | None = None
     storage: Storage = "float32"
+    missing: str = "midpoint"
+    indicator: Sequence[Any] | None = None
 
     coef_: NDArray[np.float64] = field(init=False)
     intercept_: Any = field(init=False)
@@ -184,7 +188,7 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
             known: further arguments, as they are for this table.
             reading: of targets in the place of the table's, for the estimator that has all these arguments.
         """
-        encoder = asked_of_a_table(table, y, groups)
+        encoder = asked_of_a_table(table, y, groups, self)
         asked: Any = clone(self)
         asked.set_params(**arguments_of(table, encoder, self.get_params(deep=False)), **known)
         asked._account_lost = getattr(self, "_account_lost", False)
@@ -240,7 +244,7 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
         """What `fit` would cost and achieve, said without any data.
 
         Args:
-            n_features: number of features.
+            n_features: number of features, those of `indicator` included.
             n: public number of units; default: the estimator's `n`.
             by_user: whether `fit` will be given `groups`.
             row_entries: the most entries of a row that are not zero, where features will be sparse; None of dense ones.
@@ -263,7 +267,7 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
         """What it costs to protect users rather than records, for several caps on their records, without any data.
 
         Args:
-            n_features: number of features.
+            n_features: number of features, those of `indicator` included.
             n: public number of users; default: the estimator's `n`.
             caps: values of `max_records_per_user` to compare.
         Returns:
@@ -403,7 +407,7 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
 
     def _restore(self, shape: Shape, coef: NDArray[np.float64], intercept: Any, *, divided: bool) -> None:
         """Set what predictions need, from released numbers that were stored; `divided` says whether rows were."""
-        self.n_features_in_ = shape.width
+        self.n_features_in_ = shape.width - len(self.indicator or ())
         setup = replace(self._setup(shape, None), unit_rows=divided)
         vars(self).update(setup.attributes(coef, intercept))
 
@@ -417,14 +421,14 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
         """The names of the features of the latest fit, where they are known."""
         if self.encoder_ is not None:
             return [str(name) for name in self.encoder_.get_feature_names_out()]
-        return getattr(self, "feature_names_in_", None)
+        return arguments.names_with_indicators(self)
 
     # Predicting -----------------------------------------------------------------------------------------------------
 
     def _checked_features(self, X: Any) -> Any:
-        """Features to predict from, checked by shape and type only."""
+        """Features to predict from, checked by shape and type only, none of them missing any more."""
         check_is_fitted(self)
-        return arguments.checked_features(self, X, least=0, reset=False)
+        return arguments.features_to_predict(self, X)
 
     def _linear(self, features: Any) -> NDArray[np.float64]:
         """`features @ coef_.T + intercept_`."""

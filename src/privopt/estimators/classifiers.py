@@ -48,7 +48,8 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The share of records whose class is predicted right."""
-        return measured("accuracy_score", y, self.predict(X), sample_weight=sample_weight)
+        read = arguments.read_labels(y, self.classes_)
+        return measured("accuracy_score", read, self.predict(X), sample_weight=sample_weight)
 
     def _labels(self, y: NDArray[Any] | None) -> NDArray[Any]:
         """The declared labels; those in y if the user declared them public."""
@@ -112,7 +113,8 @@ class LogisticRegression(PenalisedModel, LogisticClassifier):
 
     Args:
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records, storage, missing, indicator: see
+            `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         classes: see `PrivateClassifier`.
     Privacy:
@@ -161,7 +163,8 @@ class LinearSVC(TwoClassScores):
     Args:
         width: half the length of margins over which the hinge is made smooth; positive.
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records, storage, missing, indicator: see
+            `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         classes: see `PrivateClassifier`; two labels.
     Privacy:

@@ -56,7 +56,8 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
         loss_cap: a record's loss beyond it is not counted when groups are compared.
         report_groups: share of the budget (of its rho) for each group's loss at the result; 0 reports none.
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records, storage, missing, indicator: see
+            `PrivateLinearModel`.
         penalty, alpha, l1_radius: see `PenalisedModel`; no "l1" and "group" penalties, and `alpha` is a number.
         classes: see `PrivateClassifier`; two labels.
     Attributes:

@@ -12,10 +12,11 @@ from privopt.data import cells
 from privopt.data.targets import check_targets
 from privopt.errors import ArgumentError
 from privopt.estimators.groups import GroupedClasses, coded_targets
-from privopt.tables.cells import level_codes, numbers, read_columns
+from privopt.tables.cells import level_codes, read_columns
 from privopt.tables.schema import ColumnSpec, Schema
 from privopt.tables.table import Table
 from privopt.tables.targets import read_target
+from privopt.tables.values import read_values
 
 Codes = NDArray[np.int64]
 
@@ -126,9 +127,9 @@ class GroupedTargets:
 def _codes_of(private_column: Any, column: ColumnSpec) -> Codes:
     """The position of every cell among a column's values, -1 where it is missing or none of them."""
     if column.kind == "cat":
-        return level_codes(private_column, column.levels, column.name)
-    private_values = numbers(private_column, column.name)
-    return np.where(np.isfinite(private_values), private_values >= 0.5, -1).astype(np.int64)
+        return level_codes(private_column, column)
+    private_values = read_values(private_column, column)
+    return np.where(np.isfinite(private_values), private_values, -1).astype(np.int64)
 
 
 def _declared_codes(values: list[Any], column: ColumnSpec) -> Codes:

@@ -91,7 +91,8 @@ class LassoClassifier(LassoModel, LogisticClassifier):
 
     Args:
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, fit_intercept, account, random_state,
-            max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
+            max_records_per_user, user_weighting, typical_records, storage, missing, indicator: see
+            `PrivateLinearModel`.
         radius, refit, single_pass, row_bound, solver: see `LassoModel`.
         classes: see `PrivateClassifier`.
     Privacy:
@@ -118,7 +119,8 @@ class LassoRegressor(LassoModel, PrivateRegressor):
 
     Args:
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, fit_intercept, account, random_state,
-            max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
+            max_records_per_user, user_weighting, typical_records, storage, missing, indicator: see
+            `PrivateLinearModel`.
         radius, refit, single_pass, row_bound, solver: see `LassoModel`.
         target_bounds: see `PrivateRegressor`.
     Privacy:

@@ -57,7 +57,8 @@ class LinearRegression(PenalisedModel, PrivateRegressor):
 
     Args:
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records, storage, missing, indicator: see
+            `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         target_bounds: see `PrivateRegressor`.
     Privacy:
@@ -81,7 +82,8 @@ class Ridge(PenalisedModel, PrivateRegressor):
 
     Args:
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records, storage, missing, indicator: see
+            `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         target_bounds: see `PrivateRegressor`.
     Privacy:
@@ -105,7 +107,8 @@ class HuberRegressor(PenalisedModel, PrivateRegressor):
         threshold: the residual, in the target's units, at which the loss turns from square to linear; by default a
             tenth of the width of `target_bounds`.
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records, storage, missing, indicator: see
+            `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         target_bounds: see `PrivateRegressor`.
     Privacy:
@@ -144,7 +147,8 @@ class QuantileRegressor(PenalisedModel, PrivateRegressor):
         smoothing: half the length, in the target's units, over which the corner is made smooth; 0 for none; by default
             a twentieth of the width of `target_bounds`.
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records, storage, missing, indicator: see
+            `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         target_bounds: see `PrivateRegressor`.
     Privacy:
@@ -183,7 +187,8 @@ class PoissonRegressor(PenalisedModel, PrivateRegressor):
     Args:
         max_rate: largest rate the model predicts; by default the upper target bound.
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records, storage, missing, indicator: see
+            `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         target_bounds: see `PrivateRegressor`; the lower one is at least 0.
     Privacy:

@@ -32,7 +32,8 @@ class RobustClassifier(TwoClassScores):
     Args:
         width: half the length of margins over which the ramp's corners are rounded; in (0, 1].
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records, storage, missing, indicator: see
+            `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         classes: see `PrivateClassifier`; two labels.
     Privacy:
@@ -63,7 +64,8 @@ class RobustRegressor(PenalisedModel, PrivateRegressor):
             `target_bounds`.
         quantile: the level of loss="quantile", strictly between 0 and 1.
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records, storage, missing, indicator: see
+            `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         target_bounds: see `PrivateRegressor`.
     Privacy:

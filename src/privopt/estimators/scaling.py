@@ -1,4 +1,4 @@
-"""Scaling of features into [-1, 1] by bounds, and the way back.
+"""Scaling of features into [-1, 1] by bounds, the rule for missing entries, and the way back.
 
 Every map acts on one record alone and depends on its bounds only, so it costs no privacy.
 """
@@ -6,7 +6,7 @@ Every map acts on one record alone and depends on its bounds only, so it costs n
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from privopt.estimators.bounds import ends_of
 
 BLOCK_ENTRIES = 2**16  # entries worked on at a time: half a megabyte of float64, which stays in the cache
 Bounds = tuple[NDArray[np.float64], NDArray[np.float64]]
+Filling = Literal["midpoint", "zero", "nothing"]
 
 
 @final
@@ -30,11 +31,15 @@ class FeatureScaling:
         high: (d,) public upper ends.
         centered: whether zero is moved to the middle of the bounds. Not for sparse features, whose zeros must stay
             zeros, and not without an intercept, which undoes the move.
+        filling: what an entry becomes that is missing (NaN or infinite): "midpoint", the middle of its bounds; "zero",
+            NaN, by which the whole record counts as zero; "nothing", a scaled entry of 0, which the estimation of
+            bounds counts as no magnitude.
     """
 
     low: NDArray[np.float64]
     high: NDArray[np.float64]
     centered: bool
+    filling: Filling = "midpoint"
 
     @classmethod
     def of(
@@ -46,16 +51,20 @@ class FeatureScaling:
         keep_zero: bool,
         names: Sequence[str] | None = None,
         name: str = "bounds",
+        filling: Filling = "midpoint",
+        indicators: int = 0,
     ) -> "FeatureScaling":
         """The scaling by the bounds of `width` features, see `ends_of`.
 
         Args:
             bounds: what the user gave.
-            width: number of features.
+            width: number of features as the user gave them.
             centered: whether to move the middle to zero.
             keep_zero: whether the features are sparse, so that 0 must lie within the bounds.
             names: of the features, where they are known.
             name: the argument they were given as.
+            filling: of missing entries.
+            indicators: number of columns of 0 and 1 that follow the features, see `with_indicators`.
         Raises:
             TypeError, ValueError: the bounds are not usable.
         """
@@ -72,7 +81,8 @@ class FeatureScaling:
                 f"{name} of sparse features must include 0, which is what an entry that is not stored means, got "
                 f"{bounds!r}."
             )
-        return cls(low, high, centered and not keep_zero)
+        low, high = np.append(low, np.zeros(indicators)), np.append(high, np.ones(indicators))
+        return cls(low, high, centered and not keep_zero, filling)
 
     @property
     def width(self) -> int:
@@ -83,6 +93,20 @@ class FeatureScaling:
     def center(self) -> NDArray[np.float64]:
         """The value that is mapped to 0."""
         return self.low / 2 + self.high / 2 if self.centered else np.zeros_like(self.low)
+
+    @cached_property
+    def midpoint(self) -> NDArray[np.float64]:
+        """The middle of the bounds, in the units of the features."""
+        return self.low / 2 + self.high / 2
+
+    @cached_property
+    def _filled(self) -> NDArray[np.float32]:
+        """What a missing entry becomes, scaled."""
+        if self.filling == "zero":
+            return np.full(self.width, np.nan, np.float32)
+        if self.filling == "nothing":
+            return np.zeros(self.width, np.float32)
+        return ((self.midpoint - self.center) * self.inverse_spread).astype(np.float32)
 
     @cached_property
     def spread(self) -> NDArray[np.float64]:
@@ -103,14 +127,15 @@ class FeatureScaling:
         return bool(np.all(self.center == 0) and np.all(self.inverse_spread == 1))
 
     def apply(self, private_features: Any, *, unit: bool = False, constant: float | None = None) -> Any:
-        """Scale rows; float32, dense ones as they are asked for. One with an entry that is not finite has a NaN.
+        """Scale rows; float32, dense ones as they are asked for. A missing entry is filled, see `filling`.
 
         Args:
             private_features: (rows, d), dense or sparse.
             unit: whether each scaled row is divided by its own length (a zero row stays zero).
             constant: a last entry to append to every row before that.
         Privacy:
-            A row's result depends on that row and on the public bounds.
+            A row's result depends on that row and on the public bounds. A filled entry lies within its bounds, so the
+            row is no longer than one without missing entries can be: no sensitivity depends on the filling.
         """
         with np.errstate(all="ignore"):
             if sparse.issparse(private_features):
@@ -143,7 +168,7 @@ class FeatureScaling:
             private_out[...] = private_wide
         # One sum finds what is not finite: an infinite entry was clipped, a NaN stayed one.
         if not np.isfinite(np.sum(private_block, dtype=np.float64)):
-            private_out[~np.isfinite(private_block)] = np.nan
+            np.copyto(private_out, self._filled, where=~np.isfinite(private_block))
 
     def _apply_sparse(
         self, private_features: Any, *, unit: bool, constant: float | None
@@ -154,7 +179,8 @@ class FeatureScaling:
             private_source.data.astype(np.float64), self.low[columns], self.high[columns]
         )
         private_values *= self.inverse_spread[columns]
-        private_values[~np.isfinite(private_source.data)] = np.nan
+        private_missing = ~np.isfinite(private_source.data)
+        private_values[private_missing] = self._filled[columns[private_missing]]
         if constant is not None:
             private_values = np.insert(private_values, starts[1:], constant)
             columns = np.insert(columns, starts[1:], width)
@@ -164,6 +190,19 @@ class FeatureScaling:
             private_squares = np.bincount(row, weights=private_values * private_values, minlength=rows)
             private_values /= np.where(private_squares == 0, 1.0, np.sqrt(private_squares))[row]
         return sparse.csr_array((private_values.astype(np.float32), columns, starts), shape=(rows, width))
+
+    def without_missing(self, features: Any) -> Any:
+        """Rows to predict from, each missing entry replaced by the middle of its bounds; others as they are."""
+        if sparse.issparse(features):
+            source: Any = sparse.csr_array(features)
+            missing = ~np.isfinite(source.data)
+            if not np.any(missing):
+                return features
+            values = source.data.astype(np.result_type(source.data, np.float32))
+            values[missing] = self.midpoint[source.indices[missing]]
+            return sparse.csr_array((values, source.indices, source.indptr), shape=source.shape)
+        missing = ~np.isfinite(features)
+        return np.where(missing, self.midpoint, features) if np.any(missing) else features
 
     def undo(self, weights: NDArray[np.float64], offset: NDArray[np.float64]) -> tuple[Any, Any]:
         """Coefficients (outputs, d) and intercepts (outputs,) for unscaled features, from those for scaled ones."""
@@ -179,6 +218,31 @@ class FeatureScaling:
         if np.all(self.low == self.low[0]) and np.all(self.high == self.high[0]):
             return f"every feature lies between {self.low[0]:g} and {self.high[0]:g}"
         return f"each of the {self.width} features lies between its own two bounds"
+
+
+def with_indicators(private_features: Any, columns: Sequence[int]) -> Any:
+    """Features with one column more for each of `columns`, behind all others: 1 where its entry is missing, else 0.
+
+    Privacy:
+        A row's result depends on that row alone.
+    """
+    if not columns:
+        return private_features
+    if sparse.issparse(private_features):
+        private_chosen: Any = sparse.csc_array(private_features)[:, list(columns)]
+        private_flags = sparse.csc_array(
+            (
+                (~np.isfinite(private_chosen.data)).astype(np.float32),
+                private_chosen.indices,
+                private_chosen.indptr,
+            ),
+            shape=private_chosen.shape,
+        )
+        private_flags.eliminate_zeros()
+        return sparse.csr_array(sparse.hstack([private_features, private_flags], format="csr"))
+    private_missing = ~np.isfinite(private_features[:, list(columns)])
+    wide = private_features.dtype if private_features.dtype.kind == "f" else np.float64
+    return np.concatenate([private_features.astype(wide, copy=False), private_missing.astype(wide)], axis=1)
 
 
 @final

@@ -46,8 +46,10 @@ FIXED = frozenset(
         "classes",
         "delta",
         "epsilon",
+        "indicator",
         "loose_bounds",
         "max_records_per_user",
+        "missing",
         "n",
         "quantile",
         "random_state",
@@ -152,7 +154,7 @@ class PrivateSearchCV(NamedArguments, MetaEstimatorMixin, BaseEstimator):
     ) -> Self:
         """Search among the models, where it is stated what is asked."""
         if isinstance(X, Table):
-            base.encoder_ = asked_of_a_table(X, y, groups)
+            base.encoder_ = asked_of_a_table(X, y, groups, base)
             for model in (base, *models):
                 model.set_params(**arguments_of(X, base.encoder_, model.get_params(deep=False)))
             given = base._specification()

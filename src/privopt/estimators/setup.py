@@ -13,6 +13,7 @@ from privopt.data.rows import Storage
 from privopt.data.units import Units
 from privopt.declared_facts import COUNTED_USERS
 from privopt.engine.protocol import Engine
+from privopt.estimators import arguments
 from privopt.estimators.bounds import constant_features
 from privopt.estimators.penalties import default_strength
 from privopt.estimators.records import Records
@@ -185,8 +186,8 @@ class Setup:
 
     def within(self, bounds: Bounds) -> "Setup":
         """The same fit with features scaled by estimated bounds."""
-        features = FeatureScaling(np.asarray(bounds[0]), np.asarray(bounds[1]), self.features.centered)
-        return replace(self, features=features)
+        low, high = np.asarray(bounds[0]), np.asarray(bounds[1])
+        return replace(self, features=replace(self.features, low=low, high=high))
 
     def unscaled(self, params: Any) -> tuple[NDArray[np.float64], Any]:
         """`coef_` and `intercept_` for features and targets as given, from released parameters."""
@@ -234,7 +235,7 @@ class Setup:
                 f"Loose bounds, given by the user: {self.loose.describe()}. Tighter ones were estimated privately, "
                 f"in one release, for {100 * given.scale_share:g} % of the budget (of its rho); {moved}"
             )
-        sentences = [bounds, self.target.declared]
+        sentences = [bounds, arguments.MISSING_WORDS[given.missing], self.target.declared]
         penalty = given.penalty.describe()
         if penalty is not None:
             sentences.append(penalty)

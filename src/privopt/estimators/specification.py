@@ -101,6 +101,8 @@ class Specification:
         fit_intercept: whether there is a constant.
         max_records_per_user, user_weighting, typical_records: of users.
         storage: the format of the stored rows.
+        missing: the rule for missing entries.
+        indicator: columns of features that get a column of 0 and 1, see `arguments.indicator_columns`; None for none.
     """
 
     kind: str
@@ -116,6 +118,8 @@ class Specification:
     user_weighting: Weighting
     typical_records: float | None
     storage: Storage
+    missing: str = "midpoint"
+    indicator: Any = None
 
     @classmethod
     def of(cls, kind: str, given: Mapping[str, Any]) -> "Specification":
@@ -132,6 +136,7 @@ class Specification:
         arguments.fraction("scale_share", self.scale_share, "the share of the budget for estimating bounds")
         self.users()
         check_storage(self.storage)
+        arguments.check_missing(self.missing, self.indicator)
         n: Any = self.n
         if n is not None and (isinstance(n, bool) or not isinstance(n, int | np.integer)):
             raise TypeError(f"n must be an integer or None, got {n!r}: it is the public number of units.")
@@ -181,6 +186,7 @@ class Specification:
         # Under add-or-remove-one the number of rows is private: even none is a data set.
         least = 1 if self.relation is Relation.REPLACE_ONE else 0
         private_features = arguments.checked_features(estimator, X, least=least, reset=True)
+        private_features = arguments.with_named_indicators(estimator, private_features)
         private_targets = column_or_1d(cells.targets(y, labels=is_classifier(estimator)), warn=True)
         check_consistent_length(private_features, private_targets)
         if least == 1 and self.n is None and len(private_targets) < 2:
@@ -274,12 +280,24 @@ class Specification:
     def scalings(self, shape: Shape) -> tuple[FeatureScaling, FeatureScaling | None]:
         """The scaling by the bounds; or by the loose ones, with the one that better ones are estimated with."""
         self.check_bounds()
-        options: dict[str, Any] = {"width": shape.width, "keep_zero": shape.is_sparse, "names": shape.names}
+        added = 0 if self.indicator is None else len(self.indicator)
+        options: dict[str, Any] = {
+            "width": shape.width - added,
+            "keep_zero": shape.is_sparse,
+            "indicators": added,
+            "names": None if shape.names is None else shape.names[: shape.width - added],
+        }
+        filling = "zero" if self.missing == "zero" else "midpoint"
         if self.bounds is not None:
-            return FeatureScaling.of(self.bounds, centered=self.fit_intercept, **options), None
+            return FeatureScaling.of(
+                self.bounds, centered=self.fit_intercept, filling=filling, **options
+            ), None
         options["name"] = "loose_bounds"
-        scaling = FeatureScaling.of(self.loose_bounds, centered=self.fit_intercept, **options)
-        return scaling, FeatureScaling.of(self.loose_bounds, centered=False, **options)
+        scaling = FeatureScaling.of(
+            self.loose_bounds, centered=self.fit_intercept, filling=filling, **options
+        )
+        filling = "zero" if self.missing == "zero" else "nothing"
+        return scaling, FeatureScaling.of(self.loose_bounds, centered=False, filling=filling, **options)
 
     def rows(self, shape: Shape, *, divisible: bool) -> tuple[float, bool]:
         """The largest length of a scaled row, and whether rows are divided by their lengths.

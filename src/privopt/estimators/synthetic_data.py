@@ -201,9 +201,11 @@ class SyntheticData(NamedArguments, BaseEstimator):
         """Model a table whose arguments were checked."""
         counted = self.n is None and groups is None
         asked = self._asked(
-            schema, table_source.rows_of(table) if counted else self.n or 2, groups is not None
+            schema,
+            table_source.rows_of(table, schema.format) if counted else self.n or 2,
+            groups is not None,
         )
-        table_source.check_columns(table, asked.coding)
+        table_source.check_columns(table, asked.coding, schema.format)
         if observer is not None:
             observer("table", 0)
         private_table = table_source.opened(table, schema)
@@ -228,6 +230,7 @@ class SyntheticData(NamedArguments, BaseEstimator):
         with double_precision():
             result = self._run(asked, units, noise, observer)
         self._adopt(asked, result)
+        self.coding_ = table_source.stored_as(private_table, asked.coding)
         return self
 
     def plan(self, *, n: int | None = None, by_user: bool = False) -> Plan:
@@ -246,9 +249,9 @@ class SyntheticData(NamedArguments, BaseEstimator):
     def sample(self, n_rows: int | None = None, *, random_state: int | None = None) -> pd.DataFrame:
         """Rows drawn from the model, in the schema's own values.
 
-        A category is one of its levels, a flag 0 or 1; a number is uniform within its public bin, whole where the
-        schema's `integer` says so, or says nothing and its bounds are whole; what was missing is missing. How the table
-        stored a value has no part in it. Drawing costs no privacy.
+        A category is one of its levels, a flag 0 or 1, or a truth value where the table's column is of truth values,
+        or the schema's own text; a number is uniform within its public bin, whole where the schema says `integer`; a
+        date is a day. What was missing is missing, in columns that are not `required`. Drawing costs no privacy.
 
         Args:
             n_rows: how many; default: the public number of units.

@@ -52,13 +52,14 @@ def pictures(
     shown: list[Picture] = []
     for place, column in enumerate(coding.columns):
         found = estimated(measured, coding.levels, (place,))
-        if found is None or column.known + 1 > MOST_BARS or len(shown) == MOST_PICTURES:
+        if found is None or column.cells > MOST_BARS or len(shown) == MOST_PICTURES:
             continue
         shares, error = found.shares / total, 2.0 * found.stddev / total
         shown.append(
             Picture(
                 title=f"{column.spec.name}: released, and in the sample",
-                caption="Error bars are two standard deviations of the noise. The last cell is for missing values.",
+                caption="Error bars are two standard deviations of the noise."
+                + ("" if column.spec.required else " The last cell is for missing values."),
                 x=column.spec.name,
                 y="share of the units",
                 series=(
@@ -89,11 +90,18 @@ def declared_facts(coding: TableCoding, workload: Workload) -> tuple[str, ...]:
     names = ", ".join(map(repr, coding.names[:MOST_NAMED])) + (
         f" and {len(coding.names) - MOST_NAMED} more" if len(coding.names) > MOST_NAMED else ""
     )
-    numbers = [column for column in coding.columns if column.spec.kind == "num"]
+    numbers = [column for column in coding.columns if column.spec.kind in ("num", "date")]
     facts = [
         f"The levels and ranges of the columns {names} are public. A value outside of them counts as missing, a number "
         "outside of its range as its nearer end."
     ]
+    required = [column.spec.name for column in coding.columns if column.spec.required]
+    if required:
+        facts.append(
+            f"Never missing, as the schema says: {', '.join(map(repr, required[:MOST_NAMED]))}"
+            f"{f' and {len(required) - MOST_NAMED} more' if len(required) > MOST_NAMED else ''}. A cell of these that "
+            "cannot be read counts as the first level, 0, or the middle of the range."
+        )
     if numbers:
         finest = ", ".join(f"{one.spec.name!r} {one.known}" for one in numbers[:MOST_NAMED])
         facts.append(f"Numbers are cut into public bins, within which sampled ones are uniform: {finest}.")

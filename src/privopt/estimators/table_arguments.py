@@ -7,25 +7,33 @@ from typing import Any, TypeVar
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from privopt.data import cells
 from privopt.errors import ArgumentError, ArgumentTypeError
 from privopt.tables.encoder import TabularEncoder
+from privopt.tables.schema import TargetEncoding
 from privopt.tables.table import Table
 
 Predicted = TypeVar("Predicted")
 
 
-def asked_of_a_table(table: Table, y: Any, groups: Any) -> TabularEncoder:
-    """The encoder of a fit to a table.
+def asked_of_a_table(table: Table, y: Any, groups: Any, estimator: Any) -> TabularEncoder:
+    """The encoder of a fit to a table, with the estimator's rule for missing cells.
 
     Raises:
         ArgumentTypeError: targets were given as well.
+        ArgumentError: columns were named that the schema says.
     """
     if y is not None:
         raise ArgumentTypeError(
             "y was given beside a table, which holds the target itself: leave y out, and name its column in the schema "
             "or with Table.open(..., target=...)."
         )
-    return table.encoder(groups)
+    if estimator.indicator is not None:
+        raise ArgumentError(
+            "indicator was given beside a table, whose schema says which columns may be missing: leave it out, and "
+            'give those that are never missing "required": true.'
+        )
+    return table.encoder(groups, missing=estimator.missing)
 
 
 def arguments_of(table: Table, encoder: TabularEncoder, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,8 +43,11 @@ def arguments_of(table: Table, encoder: TabularEncoder, given: Mapping[str, Any]
         table: opened.
         encoder: of its features, each of which lies in the encoder's range.
         given: the estimator's arguments.
+    Raises:
+        ArgumentTypeError: classes were given, and one of them is no label of the schema's.
     """
     target = table.schema.target_encoding(table.target)
+    _check_classes(given.get("classes"), target)
     known: dict[str, Any] = {"n": table.n, "classes": target.classes, "target_bounds": target.bounds}
     if given.get("loose_bounds") is None:
         known["bounds"] = encoder.numeric_range
@@ -45,6 +56,23 @@ def arguments_of(table: Table, encoder: TabularEncoder, given: Mapping[str, Any]
         for name, value in known.items()
         if name in given and given[name] is None and value is not None
     }
+
+
+def _check_classes(classes: Any, target: TargetEncoding) -> None:
+    """Refuse classes that no cell of the target can be, since the schema says what its cells may be.
+
+    Raises:
+        ArgumentTypeError: they are some.
+    """
+    if target.classes is None or classes is None or isinstance(classes, str):
+        return
+    wanted = list(classes)
+    found = cells.label_codes(np.fromiter(target.classes, dtype=object, count=len(target.classes)), wanted)
+    if set(range(len(wanted))) - set(found.tolist()):
+        raise ArgumentTypeError(
+            f"classes are {wanted!r}, but the schema says that {target.column!r} is one of {list(target.classes)!r}: "
+            "give the labels as stored, or leave classes out."
+        )
 
 
 def in_batches(method: Callable[[Any, Any], Predicted]) -> Callable[[Any, Any], Predicted]:

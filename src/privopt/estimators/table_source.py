@@ -13,7 +13,9 @@ from privopt.errors import ArgumentError
 from privopt.tables.cells import as_table, column_names, user_keys
 from privopt.tables.coding import TableCoding
 from privopt.tables.errors import TableError
-from privopt.tables.io import read_table, row_count, table_columns
+from privopt.tables.file_format import PLAIN, FileFormat
+from privopt.tables.headers import instead_of
+from privopt.tables.io import delimiter, read_table, row_count, table_columns
 from privopt.tables.keys import columns_of
 from privopt.tables.schema import Schema
 from privopt.tables.table import Table
@@ -35,26 +37,32 @@ def opened(table: Any, schema: Schema) -> Any:
             )
         return table
     if isinstance(table, str | Path):
-        present = set(table_columns(table))
+        present = set(table_columns(table, schema.format))
         return read_table(table, schema, columns=[name for name in schema.names if name in present])
     if isinstance(table, Mapping):
         return pd.DataFrame({str(name): _column(values) for name, values in table.items()})
     return as_table(table)
 
 
-def check_columns(table: Any, coding: TableCoding) -> None:
+def check_columns(table: Any, coding: TableCoding, written: FileFormat) -> None:
     """Refuse a table without one of the columns, by its header alone.
 
+    Args:
+        table: to be opened.
+        coding: of its columns.
+        written: how text files are written.
     Raises:
         TypeError, TableError: it has no named columns, or lacks one.
     """
     if isinstance(table, Table):
-        present = table.names
-    else:
-        present = table_columns(table) if isinstance(table, str | Path) else _names(table)
-    missing = [name for name in coding.names if name not in present]
-    if missing:
-        raise TableError(f"The table has no column {missing[0]!r}, which the schema describes.")
+        table.require(coding.names)
+        return
+    is_file = isinstance(table, str | Path)
+    present = table_columns(table, written) if is_file else _names(table)
+    for name in coding.names:
+        if name not in present:
+            meant = instead_of(name, present, coding.names, text=delimiter(table) if is_file else None)
+            raise TableError(f"The table has no column {name!r}, which the schema describes{meant or '.'}")
 
 
 def codes_of(table: Any, coding: TableCoding, rows: int) -> NDArray[np.int64]:
@@ -76,12 +84,17 @@ def codes_of(table: Any, coding: TableCoding, rows: int) -> NDArray[np.int64]:
     return private_codes
 
 
-def rows_of(table: Any) -> int:
-    """How many rows there are: public under replace-one, where a record is a unit."""
+def stored_as(table: Any, coding: TableCoding) -> TableCoding:
+    """The coding for the types that the columns of an opened table declare."""
+    return coding.stored_as(table.columns(coding.names).empty() if isinstance(table, Table) else table)
+
+
+def rows_of(table: Any, written: FileFormat = PLAIN) -> int:
+    """How many rows there are: public under replace-one, where a record is a unit; `written` says how files are."""
     if isinstance(table, Table):
         return table.row_count()
     if isinstance(table, str | Path):
-        return row_count(table)
+        return row_count(table, written)
     if isinstance(table, Mapping):
         return len(next(iter(table.values()))) if table else 0
     plain = as_table(table)

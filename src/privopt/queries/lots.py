@@ -51,12 +51,13 @@ class LotSum(MeanQuery):
         Let a unit leave that stands at position p, or wherever a user who is replaced stands. Those behind it move up,
         and have other lots than before, so for *one* K the value may move by as much as everybody's lots count. But
         take the lots of all releases of a run on the larger data set, and on the smaller one those of the same units,
-        without the lots of the one who left. Which lots these are follows from positions alone, so they are again
+        without the lots of the one who left. Which lots these are is decided without a look at lots, so they are again
         independent, with the same law: this is the run on the smaller data set. Given the lots, every unit that stays
         draws on both sides what it drew, and `clip_unit` bounds what the one unit contributes, for any lot. So, given
         the lots, each value moves by at most the sensitivity of `MeanQuery`, samples and blocks are drawn without
-        regard to lots, and the releases satisfy the (epsilon, delta) that is charged. Both runs are mixtures over the
-        same law of lots, and the hockey-stick divergence is jointly convex: the mixtures satisfy it as well.
+        regard to lots, and the releases are as hard to tell apart as is charged. Both runs are mixtures over the same
+        law of lots, with the same bound for each of them: a test errs in the mixture as it does on average, and the
+        trade-off curve of what is charged is convex. So the mixtures are as hard to tell apart, by every accounting.
 
         Needed are therefore a key that nobody outside learns and that no other release has, and a bound that holds for
         every lot. A lot itself may have few bits.

@@ -171,7 +171,7 @@ def automatic(instance: Instance) -> Choice:
         everything else                                                   gradient descent
 
     Each was the most accurate of the applicable solvers in most of the measurements of docs/benchmarks.md and
-    docs/benchmarks-kl.md. Counts are whitened relative to their released mean, see `planning.counts`;
+    docs/benchmarks-kl.md. Counts are whitened relative to their released mean, see `planning.counts`, and
     `Problem.constant` declares the column of ones, in which a mean can be put. Objective perturbation behind the same
     whitening is about as good where a strong ridge is wanted, and its running time depends on the data, so it is never
     chosen. Nor is KL Spider: its bound is proved, and its result is worse.

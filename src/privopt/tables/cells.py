@@ -6,8 +6,7 @@ that no exception depends on a private value. Each cell is read by itself: no ot
 
 import abc
 import contextlib
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from privopt.data import cells
 from privopt.data import user_keys as keys
+from privopt.tables.column_spec import ColumnSpec
 from privopt.tables.errors import TableError
-from privopt.tables.schema import ColumnSpec
+from privopt.tables.file_format import PLAIN, FileFormat
+from privopt.tables.headers import instead_of
+from privopt.tables.stored_types import check_stored
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -44,17 +45,19 @@ class StoredTable(abc.ABC):
 class _ColumnsOf(Mapping[str, Any]):
     """Some columns of a stored table, read whenever they are looked up."""
 
-    def __init__(self, table: StoredTable, names: Sequence[str]) -> None:
-        self._table, self._names = table, names
+    def __init__(self, table: StoredTable, columns: Sequence[ColumnSpec]) -> None:
+        self._table, self._columns = table, {column.name: column for column in columns}
 
     def __getitem__(self, name: str) -> Any:
-        return self._table.column(name)
+        private_column = self._table.column(name)
+        check_stored(self._columns[name], private_column.type)
+        return private_column
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self._columns)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._columns)
 
 
 def column_names(table: Any) -> list[str]:
@@ -85,13 +88,25 @@ def as_table(table: Any) -> Any:
     )
 
 
-def read_columns(table: Any, columns: Iterable[ColumnSpec]) -> tuple[Mapping[str, Any], int]:
+def lacking(name: str, present: Sequence[str]) -> TableError:
+    """The error for a column that a table with named columns lacks."""
+    meant = instead_of(name, present, [])
+    return TableError(f"The table has no column {name!r}, which the schema names{meant or '.'}")
+
+
+def read_columns(
+    table: Any, columns: Iterable[ColumnSpec], *, of_any_type: bool = False
+) -> tuple[Mapping[str, Any], int]:
     """Those columns, as Arrow chunked arrays or as arrays of Python objects, and the number of rows.
 
     Those of a stored table are read when they are looked up.
 
+    Args:
+        table: with named columns.
+        columns: those wanted.
+        of_any_type: whether a type that its description rules out is taken as well, for a diagnosis.
     Raises:
-        TableError: a column is not there.
+        TableError: a column is not there, or is stored as something that its description rules out.
     """
     private_table = as_table(table)
     present = {name: place for place, name in enumerate(column_names(private_table))}
@@ -99,41 +114,48 @@ def read_columns(table: Any, columns: Iterable[ColumnSpec]) -> tuple[Mapping[str
     wanted = list(columns)
     for column in wanted:
         if column.name not in present:
-            raise TableError(f"The table has no column {column.name!r}, which the schema names.")
+            raise lacking(column.name, list(present))
         if isinstance(private_table, StoredTable):
             continue
         if _is_pandas(private_table):
             as_lists = column.kind in ("pixels", "set")
+            stored = private_table.dtypes.iloc[present[column.name]]
             private_series = private_table.iloc[:, present[column.name]]
             private_columns[column.name] = _from_pandas(private_series, as_lists=as_lists)
         else:
             private_columns[column.name] = private_table.column(column.name)
+            stored = private_columns[column.name].type
+        if not of_any_type:
+            check_stored(column, stored)
     if isinstance(private_table, StoredTable):
-        return _ColumnsOf(private_table, [column.name for column in wanted]), private_table.num_rows
+        return _ColumnsOf(private_table, wanted), private_table.num_rows
     return private_columns, len(private_table) if _is_pandas(private_table) else private_table.num_rows
 
 
-def numbers(private_column: Any, name: str) -> Floats:
+def numbers(private_column: Any, name: str, written: FileFormat = PLAIN) -> Floats:
     """Every cell as a float64; NaN where it is missing or is no number. Text is read as a number if it is one.
 
+    Args:
+        private_column: as it is stored.
+        name: of the column.
+        written: how texts write numbers.
     Raises:
         TableError: the column is stored as something that holds no numbers.
     """
     if isinstance(private_column, np.ndarray):
-        return cells.numbers(private_column)
+        return each(private_column, written.number)
     kind = private_column.type
     if pa.types.is_null(kind):
         return np.full(len(private_column), np.nan)
     if pa.types.is_dictionary(kind):
-        return _by_distinct_value(private_column, lambda values: numbers(values, name), np.float64(np.nan))
-    if _is_text(kind):
-        try:
-            return numbers(pc.cast(private_column, pa.float64()), name)
-        except pa.ArrowInvalid:  # some cell is no number; read cell by cell, it becomes NaN
-            texts = _encoded(private_column)
-            return _by_distinct_value(
-                texts, _parsed, np.float64(np.nan)
-            )  # and every other cell what Arrow reads
+        return _by_distinct_value(
+            private_column, lambda values: numbers(values, name, written), np.float64(np.nan)
+        )
+    if is_text(kind):
+        if written.is_plain:
+            with contextlib.suppress(pa.ArrowInvalid):  # some cell is no number, and becomes NaN below
+                return numbers(pc.cast(private_column, pa.float64()), name)
+        return by_text(private_column, written.number)
     if pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
         private_column = pc.cast(private_column, pa.float64())
     elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
@@ -141,18 +163,22 @@ def numbers(private_column: Any, name: str) -> Floats:
     return np.asarray(private_column.to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
-def level_codes(private_column: Any, levels: Sequence[str], name: str) -> Codes:
+def level_codes(private_column: Any, spec: ColumnSpec) -> Codes:
     """Every cell's position among the levels; -1 where it is missing or not among them.
-
-    A number is looked up as "3" or "2.5", a truth value as "True", "true" or "1".
 
     Raises:
         TableError: the column is stored as lists or other nested values.
     """
-    position = {level: code for code, level in enumerate(levels)}
+    writings, written = spec.writings, spec.format
+    assert writings is not None
+
+    def read(private_cell: Any) -> int:
+        if isinstance(private_cell, str) and written.is_missing(private_cell):
+            return -1
+        return writings.position(private_cell)
 
     def codes_of(private_cells: Iterable[Any]) -> Codes:
-        return np.asarray([_level(position, cell) for cell in private_cells], dtype=np.int64)
+        return np.asarray([read(cell) for cell in private_cells], dtype=np.int64)
 
     if isinstance(private_column, np.ndarray):
         return codes_of(private_column)
@@ -160,7 +186,9 @@ def level_codes(private_column: Any, levels: Sequence[str], name: str) -> Codes:
     if pa.types.is_null(kind):
         return np.full(len(private_column), -1, dtype=np.int64)
     if pa.types.is_nested(kind):
-        raise TableError(f"Column {name!r} is stored as {kind}: the schema says that it holds categories.")
+        raise TableError(
+            f"Column {spec.name!r} is stored as {kind}: the schema says that it holds categories."
+        )
     return _by_distinct_value(
         _encoded(private_column), lambda values: codes_of(_scalars(values)), np.int64(-1)
     )
@@ -223,7 +251,7 @@ def _user_codes(private_column: Any, name: str) -> Codes:
 
     def codes_of(private_values: Any) -> Codes:
         private_codes = np.arange(len(private_values))
-        if _is_text(kind) or _is_bytes(kind):
+        if is_text(kind) or _is_bytes(kind):
             private_codes[pc.call_function("binary_length", [private_values]).to_numpy(False) == 0] = -1
         return private_codes
 
@@ -234,7 +262,8 @@ def _is_pandas(table: Any) -> bool:
     return isinstance(table, pd.DataFrame)
 
 
-def _is_text(kind: Any) -> bool:
+def is_text(kind: Any) -> bool:
+    """Whether an Arrow type is one of texts."""
     return str(kind) in ("string", "large_string", "string_view")
 
 
@@ -317,27 +346,14 @@ def _scalar(private_value: Any) -> Any:
         return None
 
 
-def _level(position: Mapping[str, int], private_cell: Any) -> int:
-    """The position of the level that a cell is; -1 for none, or for a cell that cannot be read."""
-    try:
-        return next((position[text] for text in _texts(private_cell) if text in position), -1)
-    except Exception:  # an integer of more digits than Python writes, an object that fails when it is read
-        return -1
+def each(private_cells: Iterable[Any], read: Callable[[Any], float]) -> Floats:
+    """Cells read one by one."""
+    with np.errstate(all="ignore"):
+        return np.fromiter((read(private_cell) for private_cell in private_cells), np.float64)
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """How a level that equals the value may be written; nothing for a missing value."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, bool | np.bool_):
-        yield from (str(bool(value)), str(bool(value)).lower(), str(int(value)))
-    elif isinstance(value, float | np.floating):
-        if math.isfinite(value):
-            yield str(int(value)) if float(value).is_integer() else str(value)
-    elif value is not None and value is not pd.NA and value is not pd.NaT:
-        yield str(value)
-
-
-def _parsed(texts: Any) -> Floats:
-    """Texts as numbers; NaN for what is none."""
-    return cells.numbers(_scalars(texts))
+def by_text(private_column: Any, read: Callable[[Any], float]) -> Floats:
+    """A column of texts, numbers or a dictionary of them, each different one read once."""
+    return _by_distinct_value(
+        _encoded(private_column), lambda values: each(_scalars(values), read), np.float64(np.nan)
+    )

@@ -12,17 +12,25 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from privopt.tables.cells import column_names, level_codes, lists, numbers, read_columns
-from privopt.tables.errors import TableError
+from privopt.tables.cells import column_names, lacking, level_codes, lists, read_columns
+from privopt.tables.dates import part_names
+from privopt.tables.diagnosis import Diagnosis, diagnose
+from privopt.tables.encoded_columns import active_indices, fill_parts, most_of, no_list
 from privopt.tables.schema import ColumnSpec, Schema
+from privopt.tables.values import read_values
 
 # Wider than this, and with at most a tenth of a row's features non-zero, is stored as CSR by `sparse_output="auto"`.
 WIDE = 1000
+_EARLIER_RULES: dict[Any, Any] = {
+    "neutral": "midpoint",
+    "record": "zero",
+}  # names in models that were written before
 _AS_ENCODED = "Columns are as encoded: "
 _UNITS = {
     "num": "a number runs from {low} to {high} over its declared range",
     "flag": "a flag is 0 or 1",
     "cat": "a level is 1 where it applies, else 0",
+    "date": "a date runs over its declared range as a number does",
     "set": "a member of a set is 1 where it is in it, else 0",
     "pixels": "a pixel runs from 0 to 1 over its declared range",
 }
@@ -44,14 +52,17 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
     """Encode a pandas DataFrame or an Arrow table as float32 features, by a public schema alone.
 
     * `num`: clipped to [low, high], mapped by log(1 + v) where the schema says `log1p`, scaled to `numeric_range`;
-    * `flag`: 1 from 0.5 on, else 0;
+    * `flag`: 1 or 0, as its cells are spelt, see `ColumnSpec`;
     * `cat`: one feature per level, 1 at the level; a level that the schema does not list is a block of zeros;
+    * `date`: scaled as a `num` is, or one feature for each value of its `parts`;
     * `pixels`: `size` features scaled to [0, 1];
     * `set`: `size` features, 1 at the active indices; indices outside are left out.
 
-    A cell that is missing, not finite or not a number is *neutral*: a `num` becomes the middle of `numeric_range`,
-    anything else zeros. With `missing="record"` such `num`, `flag` and `pixels` cells become NaN instead, by which the
-    whole record counts as zero contribution in a private model.
+    A cell that is missing or cannot be read follows one rule, `missing`. By "midpoint" a `num` or a `date` becomes the
+    middle of `numeric_range`, a `flag` and each of a list of `pixels` 0.5, anything else zeros. "indicator" is
+    "midpoint" with one more feature for each column that the schema does not call `required`: 1 where the cell is
+    missing or cannot be read, else 0. With "zero" numbers, flags, dates and pixels that are missing become NaN, by
+    which the whole record counts as zero in a private model that is given `missing="zero"` as well.
 
     Args:
         schema: a `Schema`, its JSON object, or the path of its JSON file.
@@ -59,7 +70,7 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
         features: the columns to encode, in order; None takes all but targets, user, split, identifiers and free text.
         exclude: columns to leave out.
         numeric_range: where `num` columns are scaled to, low and high.
-        missing: "neutral" or "record".
+        missing: "midpoint", "zero" or "indicator".
         sparse_output: True for CSR, False for a dense array, "auto" for CSR where a column is a `set` or the encoding
             is wide and mostly zeros by its schema.
 
@@ -96,7 +107,7 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
         features: Sequence[str] | None = None,
         exclude: Sequence[str] = (),
         numeric_range: tuple[float, float] = (-1.0, 1.0),
-        missing: str = "neutral",
+        missing: str = "midpoint",
         sparse_output: bool | str = "auto",
     ) -> None:
         self.schema = schema
@@ -120,7 +131,7 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
         columns = self._described_columns()
         for column in columns:
             if column.name not in names:
-                raise TableError(f"The table has no column {column.name!r}, which the schema names.")
+                raise lacking(column.name, names)
         self.columns_ = columns
         self.feature_names_in_ = np.asarray(names, dtype=object)
         self.n_features_in_ = len(names)
@@ -139,6 +150,22 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
             return self._encode_sparse(private_columns, rows)
         return self._encode_dense(private_columns, rows)
 
+    def check(self, X: Any) -> Diagnosis:
+        """Count the cells of a table that cannot be read, exactly: for its holder alone, outside of any guarantee.
+
+        Print it for the counts and the likely causes. Nothing that is released calls this.
+
+        Args:
+            X: a pandas DataFrame or an Arrow table with the columns of the features; its target is looked at too.
+        Raises:
+            TableError: a feature column is not there, or is stored as something else.
+        """
+        schema, columns = Schema.from_json(self.schema), self._columns()
+        target = schema.target if self.target is None else self.target
+        if target is not None and target in column_names(X):
+            columns = (*columns, schema.column(target))
+        return diagnose([X], columns)
+
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
         """The name of every encoded feature: `age`, `sex=Female`, `pixels_17`, `active_300`."""
         seen = getattr(self, "feature_names_in_", input_features)
@@ -148,10 +175,16 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
         for column in self._columns():
             if column.kind == "cat":
                 names += [f"{column.name}={level}" for level in column.levels]
+            elif column.parts:
+                names += [
+                    f"{column.name} {part}={value}" for part in column.parts for value in part_names(part)
+                ]
             elif column.kind in ("pixels", "set"):
                 names += [f"{column.name}_{index}" for index in range(column.size)]
             else:
                 names.append(column.name)
+            if self._is_indicated(column):
+                names.append(f"{column.name} missing")
         return np.asarray(names, dtype=object)
 
     @property
@@ -161,7 +194,7 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
         start = 0
         for column in self._columns():
             bound = self._norm_bound(column)
-            stop = start + column.width
+            stop = start + column.width + self._is_indicated(column)
             blocks.append(
                 Block(column=column.name, kind=column.kind, start=start, stop=stop, norm_bound=bound)
             )
@@ -171,7 +204,7 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
     @property
     def n_features_out_(self) -> int:
         """The number of encoded features."""
-        return sum(column.width for column in self._columns())
+        return sum(column.width + self._is_indicated(column) for column in self._columns())
 
     @property
     def row_norm_bound_(self) -> float:
@@ -198,7 +231,7 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
             target=document["target"],
             features=tuple(document["features"]),
             numeric_range=(low, high),
-            missing=document["missing"],
+            missing=_EARLIER_RULES.get(document["missing"], document["missing"]),
             sparse_output=document["sparse_output"],
         )
 
@@ -229,8 +262,8 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
             raise ValueError(
                 f"numeric_range must be two finite numbers, low < high; got {self.numeric_range!r}."
             )
-        if self.missing not in ("neutral", "record"):
-            raise ValueError(f"missing must be 'neutral' or 'record'; got {self.missing!r}.")
+        if self.missing not in ("midpoint", "zero", "indicator"):
+            raise ValueError(f"missing must be 'midpoint', 'zero' or 'indicator'; got {self.missing!r}.")
         if self.sparse_output != "auto" and not isinstance(self.sparse_output, bool):
             raise ValueError(f"sparse_output must be True, False or 'auto'; got {self.sparse_output!r}.")
 
@@ -250,10 +283,30 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
         return f"{_AS_ENCODED}{', '.join(parts)}.".format(low=f"{low:g}", high=f"{high:g}")
 
     def _norm_bound(self, column: ColumnSpec) -> float:
-        if column.kind == "num":
-            return float(max(abs(np.float32(end)) for end in self.numeric_range))
-        most = {"pixels": column.size, "set": min(column.size, column.max_active or column.size)}
-        return math.sqrt(most.get(column.kind, 1))
+        """The largest norm of a column's features, over all cells that there can be, a missing one among them."""
+        if column.kind == "num" or (column.kind == "date" and not column.parts):
+            longest = float(max(abs(np.float32(end)) for end in self.numeric_range))
+        else:
+            most = {"pixels": column.size, "set": min(column.size, column.max_active or column.size)}
+            most["date"] = len(column.parts)
+            longest = math.sqrt(most.get(column.kind, 1))
+        if not self._is_indicated(column):
+            return longest
+        filled = abs(self._missing_is(column)) * math.sqrt(column.width)
+        return max(longest, math.hypot(filled, 1.0) * (1.0 + 2.0**-20) if filled else 1.0)
+
+    def _is_indicated(self, column: ColumnSpec) -> bool:
+        """Whether a further feature says where the column's cells are missing."""
+        return self.missing == "indicator" and not column.required
+
+    def _missing_is(self, column: ColumnSpec) -> float:
+        """What each feature of a missing cell becomes."""
+        if column.kind in ("cat", "set") or column.parts:
+            return 0.0
+        if self.missing == "zero":
+            return math.nan
+        start, end = self.numeric_range
+        return start / 2 + end / 2 if column.kind in ("num", "date") else 0.5
 
     @property
     def is_sparse(self) -> bool:
@@ -261,7 +314,7 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
         if self.sparse_output != "auto":
             return bool(self.sparse_output)
         columns = self._columns()
-        non_zero = sum(column.size if column.kind == "pixels" else 1 for column in columns)
+        non_zero = sum(1 if column.kind == "set" else most_of(column) for column in columns)
         wide = self.n_features_out_ > WIDE and self.n_features_out_ > 10 * non_zero
         return wide or any(column.kind == "set" for column in columns)
 
@@ -271,8 +324,7 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
         columns = self._columns()
         if any(column.kind == "set" and column.max_active is None for column in columns):
             return None
-        most = {"pixels": "size", "set": "max_active"}
-        return sum(getattr(column, most[column.kind]) if column.kind in most else 1 for column in columns)
+        return sum(most_of(column) + self._is_indicated(column) for column in columns)
 
     @property
     def most_entries(self) -> int | None:
@@ -289,64 +341,78 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
     def _encode_sparse(self, private_columns: Mapping[str, Any], rows: int) -> "sparse.csr_array":
         private_blocks: list[Any] = []
         for column in self._columns():
-            private_column = private_columns[column.name]
+            private_column, width = private_columns[column.name], column.width
             if column.kind == "set":
-                lengths, index = _active(column, private_column)
+                lengths, index = active_indices(column, private_column)
                 value = np.ones(len(index), dtype=np.float32)
             elif column.kind == "cat":
-                codes = level_codes(private_column, column.levels, column.name)
+                codes = level_codes(private_column, column)
                 lengths, index = (codes >= 0).astype(np.int64), codes[codes >= 0]
                 value = np.ones(len(index), dtype=np.float32)
             else:
-                dense = np.zeros((rows, column.width), dtype=np.float32)
+                width += self._is_indicated(column)
+                dense = np.zeros((rows, width), dtype=np.float32)
                 self._fill(dense, column, private_column)
                 at, index = np.nonzero(dense)
                 lengths, value = np.bincount(at, minlength=rows), dense[at, index]
             ends = np.append(0, np.cumsum(lengths)).astype(np.int32 if len(index) < 2**31 else np.int64)
             csr = (value, index.astype(np.int32, copy=False), ends)
-            private_blocks.append(sparse.csr_array(csr, shape=(rows, column.width)))
+            private_blocks.append(sparse.csr_array(csr, shape=(rows, width)))
+            if width == column.width and self._is_indicated(column):
+                private_missing = lengths == 0 if column.kind == "cat" else no_list(column, private_column)
+                private_blocks.append(sparse.csr_array(private_missing.astype(np.float32)[:, None]))
         return sparse.csr_array(sparse.hstack(private_blocks, format="csr"))
 
     def _fill(self, out: NDArray[np.float32], column: ColumnSpec, private_column: Any) -> None:
         """Write one column's features into their place, which holds zeros."""
         if column.kind == "cat":
-            codes = level_codes(private_column, column.levels, column.name)
+            codes = level_codes(private_column, column)
             known = np.flatnonzero(codes >= 0)
             out[known, codes[known]] = 1.0
+            private_missing = codes < 0
         elif column.kind == "set":
-            lengths, index = _active(column, private_column)
+            lengths, index = active_indices(column, private_column)
             out[np.repeat(np.arange(len(lengths)), lengths), index] = 1.0
+            private_missing = no_list(column, private_column)
         elif column.kind == "pixels":
-            self._fill_pixels(out, column, private_column)
+            private_missing = self._fill_pixels(out[:, : column.size], column, private_column)
         else:
-            out[:, 0] = self._scaled(column, numbers(private_column, column.name))
+            private_values = read_values(private_column, column)
+            private_missing = ~np.isfinite(private_values)
+            if column.parts:
+                fill_parts(out, column, private_values)
+            else:
+                out[:, 0] = self._scaled(column, private_values)
+        if self._is_indicated(column):
+            out[:, column.width] = private_missing
 
     def _scaled(self, column: ColumnSpec, private_values: NDArray[np.float64]) -> NDArray[np.float32]:
-        """A `num` or `flag` column as one feature."""
+        """A `num`, `flag` or `date` column as one feature."""
         finite = np.isfinite(private_values)
         if column.kind == "flag":
-            return np.where(finite, private_values >= 0.5, self._missing_is(0.0)).astype(np.float32)
+            return np.where(finite, private_values, self._missing_is(column)).astype(np.float32)
         start, end = self.numeric_range
-        low, high = float(column.low), float(column.high)
+        low, high = column.limits
         clipped = np.clip(np.where(finite, private_values, low), low, high)
         if column.log1p:
             clipped, low, high = np.log1p(clipped), math.log1p(low), math.log1p(high)
         # Halved before the difference is taken: bounds near the largest float64 must not overflow.
         fraction = (clipped / 2 - low / 2) / (high / 2 - low / 2)
-        scaled = np.where(finite, start + (end - start) * fraction, self._missing_is((start + end) / 2))
+        scaled = np.where(finite, start + (end - start) * fraction, self._missing_is(column))
         # Rounding, to float64 above and to float32 here, must not leave the range.
         return np.clip(scaled.astype(np.float32), np.float32(start), np.float32(end))
 
-    def _missing_is(self, neutral: float) -> float:
-        return neutral if self.missing == "neutral" else math.nan
-
-    def _fill_pixels(self, out: NDArray[np.float32], column: ColumnSpec, private_column: Any) -> None:
-        first = 0
+    def _fill_pixels(
+        self, out: NDArray[np.float32], column: ColumnSpec, private_column: Any
+    ) -> NDArray[np.bool_]:
+        """Write the pixels of every row; say which rows have no list of them."""
+        first, private_missing = 0, np.zeros(len(out), np.bool_)
         for lengths, private_flat in lists(private_column, column.name):
             rows = np.arange(first, first + len(lengths))
             first += len(lengths)
             whole = lengths == column.size  # a list of another length counts as missing
-            out[rows[~whole]] = self._missing_is(0.0)
+            out[rows[~whole]] = self._missing_is(column)
+            private_missing[rows[~whole]] = True
             kept = private_flat if whole.all() else private_flat[np.repeat(whole, np.maximum(lengths, 0))]
             private_pixels, rows = kept.reshape(-1, column.size), rows[whole]
             if private_pixels.dtype == np.uint8:  # bytes: scale the 256 there are, once
@@ -357,12 +423,13 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
                 block = private_pixels[start : start + ROWS_AT_ONCE]
                 scaled = self._scaled_pixels(column, block) if table is None else table[block]
                 out[rows[start : start + ROWS_AT_ONCE]] = scaled
+        return private_missing
 
     def _scaled_pixels(self, column: ColumnSpec, private_pixels: NDArray[Any]) -> NDArray[np.float64]:
-        low, high = float(column.low), float(column.high)
+        low, high = column.limits
         values = private_pixels.astype(np.float64)
         fraction = (np.clip(values, low, high) / 2 - low / 2) / (high / 2 - low / 2)
-        return np.where(np.isfinite(values), np.clip(fraction, 0.0, 1.0), self._missing_is(0.0))
+        return np.where(np.isfinite(values), np.clip(fraction, 0.0, 1.0), self._missing_is(column))
 
 
 def is_units_sentence(text: str) -> bool:
@@ -373,31 +440,3 @@ def is_units_sentence(text: str) -> bool:
     )
     each = "|".join(parts)
     return re.fullmatch(rf"{_AS_ENCODED}(?:(?:{each})(?:, (?={each})|\.$))+", text) is not None
-
-
-def _active(column: ColumnSpec, private_column: Any) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """How many active indices below `size` each row has, at most `max_active`, and all of them: each once, in order."""
-    count = len(private_column)
-    kind = np.int32 if count * column.size < 2**31 else np.int64  # of keys: the shorter are sorted sooner
-    size, first = kind(column.size), 0
-    rows, indices = [np.zeros(0, kind)], [np.zeros(0, kind)]
-    for lengths, private_flat in lists(private_column, column.name):
-        row = np.repeat(np.arange(first, first + len(lengths), dtype=kind), np.maximum(lengths, 0))
-        first += len(lengths)
-        usable = (private_flat >= 0) & (private_flat < column.size)
-        if private_flat.dtype.kind == "f":
-            usable &= private_flat == np.floor(private_flat)
-        rows.append(row[usable])
-        indices.append(private_flat[usable].astype(kind))
-    row, index = np.concatenate(rows), np.concatenate(indices)
-    key = row * size + index  # one number that orders the pairs by row, then by index
-    if np.any(key[1:] <= key[:-1]):  # not sorted yet, or with repetitions
-        key.sort()  # `np.unique` hashes, which takes ten times as long; the row at each place stays
-        once = np.append(True, key[1:] != key[:-1])
-        row, index = row[once], (key - row * size)[once]
-    active = np.bincount(row, minlength=count)
-    if column.max_active is not None and np.any(active > column.max_active):
-        place = np.arange(len(row)) - np.repeat(np.cumsum(active) - active, active)
-        index = index[place < column.max_active]
-        active = np.minimum(active, column.max_active)
-    return active, index

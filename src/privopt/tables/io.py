@@ -3,7 +3,7 @@
 import csv
 import io
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,14 @@ import pyarrow.parquet as pq
 from numpy.typing import ArrayLike
 
 from privopt.atomic_files import replace_file
-from privopt.tables.cells import StoredTable, numbers
+from privopt.tables.cells import StoredTable
 from privopt.tables.errors import TableError
+from privopt.tables.file_format import PLAIN, FileFormat
+from privopt.tables.headers import instead_of
 from privopt.tables.schema import Schema
+from privopt.tables.text_stream import TextStream
 from privopt.tables.unpacking import PackedColumns, header_lines, open_packed, read_parquet
+from privopt.tables.values import loaded
 
 PARQUET = (".parquet", ".pq")
 DELIMITERS = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
@@ -26,9 +30,9 @@ DELIMITERS = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
 def read_table(path: str | Path, schema: Schema, *, columns: Iterable[str] | None = None) -> Any:
     """Read the schema's columns of a CSV or Parquet file; no other column is read.
 
-    In CSV every cell is text at first: `num` and `flag` cells that are no numbers become missing, categories and
-    identifiers stay text; a cell that is no UTF-8 text is no level of any category. Lists (`pixels`,
-    `set`) need Parquet.
+    In CSV every cell is text at first, written as the schema's `file` says: `num` and `flag` cells that cannot be read
+    become missing, categories, dates and identifiers stay text; a cell that is not in the file's encoding is no level
+    of any category. Lists (`pixels`, `set`) need Parquet.
 
     Args:
         path: a file ending in .parquet, .pq, .csv, .tsv, or one of the last two with .gz.
@@ -49,13 +53,8 @@ def read_table(path: str | Path, schema: Schema, *, columns: Iterable[str] | Non
             raise TableError(
                 f"Column {name!r} holds lists, which CSV has no form for: give the table as Parquet."
             )
-    private_table = guarded(file, lambda: _read_csv(file, wanted))
-    private_arrays = [
-        pa.chunked_array([numbers(private_table.column(name), name)])
-        if schema.column(name).kind in ("num", "flag")
-        else private_table.column(name)
-        for name in wanted
-    ]
+    private_table = guarded(file, lambda: _read_csv(file, wanted, schema.format))
+    private_arrays = [loaded(private_table.column(name), schema.column(name)) for name in wanted]
     return pa.table(private_arrays, names=wanted)
 
 
@@ -90,41 +89,52 @@ class ParquetTable(StoredTable):
         return guarded(self._path, lambda: self._columns.column(name))
 
 
-def table_columns(path: str | Path) -> list[str]:
+def table_columns(path: str | Path, written: FileFormat = PLAIN) -> list[str]:
     """The names of the columns in a file, from its header.
 
+    Args:
+        path: of the file.
+        written: how text files are written.
     Raises:
         TableError: the file is missing, of another format, or damaged.
     """
     file = _existing(path)
-    separator = delimiter(file)
-    if separator is None:
+    if delimiter(file) is None:
         return list(guarded(file, lambda: pq.read_schema(file).names))
 
     def header() -> list[str]:
-        with (
-            pa.input_stream(str(file), compression="detect") as stream,
-            io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline="") as text,
-        ):
-            names = next(csv.reader(header_lines(text, str(file)), delimiter=separator), [])
-        for name in names:
-            name.encode()  # raises where the header is no UTF-8 text; what stands in the rows does not
-        return names
+        with _opened(file, written) as stream:
+            return header_names(stream, str(file))
 
     return guarded(file, header)
 
 
-def row_count(path: str | Path) -> int:
+def header_names(stream: TextStream, shown: str) -> list[str]:
+    """The names of the columns of a text, from its first line; `shown` names the file."""
+    text = io.TextIOWrapper(stream.stream, "utf-8", "surrogateescape", newline="")
+    try:
+        names = next(csv.reader(header_lines(text, shown), delimiter=stream.separator), [])
+    finally:
+        text.detach()  # its file is closed by who opened it
+    for name in names:
+        name.encode()  # raises where the header is no UTF-8 text; what stands in the rows does not
+    return names
+
+
+def row_count(path: str | Path, written: FileFormat = PLAIN) -> int:
     """How many rows a file has; Parquet says so in its footer, CSV is read through.
 
+    Args:
+        path: of the file.
+        written: how text files are written.
     Privacy:
         The count is public under replace-one only; under add-or-remove-one it is private, and n must be given.
     """
     file = _existing(path)
     if delimiter(file) is None:
         return int(guarded(file, lambda: pq.ParquetFile(file).metadata.num_rows))
-    names = table_columns(file)
-    return int(guarded(file, lambda: _read_csv(file, names[:1]).num_rows)) if names else 0
+    names = table_columns(file, written)
+    return int(guarded(file, lambda: _read_csv(file, names[:1], written).num_rows)) if names else 0
 
 
 def write_predictions(
@@ -165,10 +175,13 @@ def _columns_in(path: str | Path, schema: Schema, columns: Iterable[str] | None)
     """
     file = _existing(path)
     wanted = [schema.column(name).name for name in (schema.names if columns is None else columns)]
-    present = table_columns(file)
-    missing = [name for name in wanted if name not in present]
-    if missing:
-        raise TableError(f"The table {str(file)!r} has no column {missing[0]!r}, which the schema names.")
+    present = table_columns(file, schema.format)
+    for name in wanted:
+        if name not in present:
+            raise TableError(
+                f"The table {str(file)!r} has no column {name!r}, which the schema names"
+                f"{instead_of(name, present, wanted, text=delimiter(file))}."
+            )
     if len(set(present)) < len(present):
         raise TableError(f"The table {str(file)!r} has two columns of one name.")
     return file, wanted
@@ -198,18 +211,32 @@ def delimiter(file: str | Path) -> str | None:
     return DELIMITERS.get(extension(file))
 
 
-def _read_csv(file: Path, names: list[str]) -> Any:
+def _read_csv(file: Path, names: list[str], written: FileFormat) -> Any:
     """Those columns as text."""
-    return arrow_csv.read_csv(
-        open_packed(file) if extension(file).endswith(".gz") else str(file),
-        parse_options=arrow_csv.ParseOptions(delimiter=delimiter(file), newlines_in_values=True),
-        convert_options=arrow_csv.ConvertOptions(
-            check_utf8=False,  # a cell that is no UTF-8 text is read as a missing one
-            include_columns=names,
-            column_types={name: pa.string() for name in names},
-            strings_can_be_null=False,
-        ),
+    with _opened(file, written) as stream:
+        is_file = stream.is_plain and not extension(file).endswith(".gz")
+        return arrow_csv.read_csv(
+            str(file) if is_file else pa.PythonFile(stream.stream, mode="r"),
+            parse_options=arrow_csv.ParseOptions(delimiter=stream.separator, newlines_in_values=True),
+            convert_options=convert_options(names, written.missing),
+        )
+
+
+def convert_options(names: Sequence[str], missing: Sequence[str]) -> Any:
+    """What Arrow's reader is told: these columns as texts, and the texts that stand for missing cells."""
+    return arrow_csv.ConvertOptions(
+        check_utf8=False,  # a cell that is no UTF-8 text is read as a missing one
+        include_columns=list(names),
+        column_types={name: pa.string() for name in names},
+        strings_can_be_null=bool(missing),
+        null_values=list(missing),
     )
+
+
+def _opened(file: Path, written: FileFormat) -> TextStream:
+    """What is in a text file on this machine, from its header on."""
+    raw = open_packed(file) if extension(file).endswith(".gz") else io.FileIO(file)
+    return TextStream(raw, written, delimiter(file) or ",")
 
 
 def guarded(file: str | Path, read: Any) -> Any:
@@ -219,7 +246,10 @@ def guarded(file: str | Path, read: Any) -> Any:
     except TableError:
         raise
     except UnicodeError:
-        reason = "it is not UTF-8 text"
+        reason = (
+            "it is not UTF-8 text; say in the schema which encoding it has, such as "
+            '"file": {"encoding": "cp1252"}'
+        )
     except MemoryError:
         reason = "it needs more memory than there is"
     except (pa.ArrowException, csv.Error, EOFError, ValueError):

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from privopt.errors import STAYS_CHARGED, DataUnavailable
 from privopt.tables.errors import TableError
+from privopt.tables.headers import instead_of
 from privopt.tables.io import guarded
 from privopt.tables.keys import require_one_kind
 from privopt.tables.places import Place, StoredFile
@@ -43,6 +44,7 @@ class RowBlocks:
         columns: those that are read, all in the schema.
         most: rows of a block of Parquet.
         counted: where the records of text files begin, by path: filled in where it is not known yet.
+        as_texts: whether the cells of text files stay as they are written.
     Raises:
         TableError: a file is damaged or has other columns than the rest.
         DataUnavailable: a file has changed since the table was opened.
@@ -61,9 +63,11 @@ class RowBlocks:
         *,
         most: int,
         counted: dict[str, list[TextBlock]],
+        as_texts: bool = False,
     ) -> None:
         self._place, self._schema, self._columns, self._most = place, schema, list(columns), most
         self._cursor: _Cursor | None = None
+        self._as_texts = as_texts
         self._types: dict[str, Any] = {}
         for file in place.files:
             place.require_unchanged(file)
@@ -75,7 +79,7 @@ class RowBlocks:
                 self._groups.append(guarded(file.shown, lambda file=file: self._row_groups(file)))
             else:
                 if file.path not in counted:
-                    counted[file.path] = text_blocks(place, file, header)
+                    counted[file.path] = text_blocks(place, file, header, schema.format)
                 self._texts.append(counted[file.path])
                 self._groups.append([block.rows for block in self._texts[-1]])
         self._starts = [0, *itertools.accumulate(sum(groups) for groups in self._groups)]
@@ -117,11 +121,9 @@ class RowBlocks:
         """No rows, in the types of the first file: an encoder that refuses a column's type refuses it here."""
         if self._place.delimiter is not None:
             kinds = {name: self._schema.column(name).kind for name in self._columns}
+            types = {} if self._as_texts else {"num": pa.float64(), "flag": pa.bool_()}
             return pa.table(
-                {
-                    name: pa.array([], pa.float64() if kind in ("num", "flag") else pa.string())
-                    for name, kind in kinds.items()
-                }
+                {name: pa.array([], types.get(kind, pa.string())) for name, kind in kinds.items()}
             )
         return self._stored_types(self._place.files[0]).empty_table()
 
@@ -208,7 +210,10 @@ class RowBlocks:
         """The tables of a file from a row group, or a block of text, on."""
         if self._place.delimiter is not None:
             blocks = self._texts[place][first:]
-            return read_text(self._place, file, self._headers[place], blocks, self._schema, self._columns)
+            header, as_texts = self._headers[place], self._as_texts
+            return read_text(
+                self._place, file, header, blocks, self._schema, self._columns, as_texts=as_texts
+            )
         return self._batches(file, list(range(first, len(self._groups[place]))))
 
     def _batches(self, file: StoredFile, groups: list[int]) -> Generator[Any]:
@@ -259,7 +264,7 @@ def checked_headers(place: Place, schema: Schema, columns: Sequence[str]) -> lis
     """
     if place.delimiter is not None:
         _require_no_lists(schema, columns)
-    headers = [_header(place, file) for file in place.files]
+    headers = [_header(place, file, schema) for file in place.files]
     first, known = place.files[0], set(schema.names)  # other columns are not read, nor are their names told
     for file, header in zip(place.files, headers, strict=True):
         _require_columns(place, file, header, columns)
@@ -276,9 +281,9 @@ def checked_headers(place: Place, schema: Schema, columns: Sequence[str]) -> lis
     return headers
 
 
-def _header(place: Place, file: StoredFile) -> list[str]:
+def _header(place: Place, file: StoredFile, schema: Schema) -> list[str]:
     if place.delimiter is not None:
-        return text_header(place, file)
+        return text_header(place, file, schema.format)
     return guarded(file.shown, lambda: list(_schema_of(place, file).names))
 
 
@@ -321,7 +326,7 @@ def _require_columns(place: Place, file: StoredFile, present: Sequence[str], wan
         if name not in present:
             raise TableError(
                 f"The table {file.shown!r} has no column {name!r}, which the schema names"
-                f"{_instead(place, present, wanted)}."
+                f"{instead_of(name, present, wanted, text=place.delimiter)}."
             )
     if len(set(present)) < len(present):
         raise TableError(f"The table {file.shown!r} has two columns of one name.")
@@ -330,18 +335,6 @@ def _require_columns(place: Place, file: StoredFile, present: Sequence[str], wan
 def _folder_of(file: StoredFile, name: str) -> str:
     """The folder whose name holds a column."""
     return next(part for part in file.shown.split("/") if part.startswith(f"{name}="))
-
-
-def _instead(place: Place, present: Sequence[str], wanted: Sequence[str]) -> str:
-    """What may be wrong with a text that lacks a column; without a header its names are cells, which are not told."""
-    if place.delimiter is None or set(present) & set(wanted):
-        return ""
-    if not present:
-        return ": it is empty"
-    mark = "tabs" if place.delimiter == "\t" else "commas"
-    return (
-        f", nor any other of them: its first line must be the names of the columns, with {mark} between them"
-    )
 
 
 def _require_no_lists(schema: Schema, columns: Sequence[str]) -> None:

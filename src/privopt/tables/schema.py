@@ -7,178 +7,47 @@ encoding by it cost no privacy. Its JSON form is one object:
      "columns": {"age": {"kind": "num", "low": 16, "high": 90},
                  "gain": {"kind": "num", "low": 0, "high": 100000, "log1p": true},
                  "sex": {"kind": "cat", "levels": ["Female", "Male"]},
+                 "joined": {"kind": "date", "low": "1990-01-01", "high": "2030-12-31"},
                  "person": {"kind": "id"},
+                 "smoker": {"kind": "flag", "true": "ja", "false": "nein", "required": true},
                  "income": {"kind": "flag"}}}
+
+`"required": true` says of a column that it is never missing. A further key says how text files write cells:
+
+    "file": {"separator": ";", "decimal": ",", "thousands": ".", "encoding": "cp1252", "missing": ["NA", "."]}
 """
 
-import math
-import sys
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
+from privopt.tables.column_spec import (
+    FEATURE_KINDS,
+    MOST_FEATURES,
+    TARGET_KINDS,
+    ColumnSpec,
+    is_whole,
+    listed,
+)
 from privopt.tables.errors import TableError
+from privopt.tables.file_format import PLAIN, FileFormat
 from privopt.untrusted import UntrustedFile, read_json
 
-MOST_COLUMNS, MOST_FEATURES = 100_000, 2**24
-# Every kind, and the keys that describe it: required, then optional.
-KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "num": (("low", "high"), ("log1p", "integer")),
-    "flag": ((), ()),
-    "cat": (("levels",), ()),
-    "pixels": (("size", "low", "high"), ()),
-    "set": (("size",), ("max_active",)),
-    "id": ((), ()),
-    "text": ((), ()),
-}
-FEATURE_KINDS = ("num", "flag", "cat", "pixels", "set")
-TARGET_KINDS = ("flag", "cat", "num")
-ENTRY_KEYS = ("columns", "target", "other_targets", "sensitive", "user", "split", "n", "codes", "description")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ColumnSpec:
-    """The public description of one column.
-
-    Attributes:
-        name: the column's name in the table.
-        kind: `num` (a number), `flag` (0 or 1), `cat` (one of `levels`), `pixels` (a list of `size` numbers), `set`
-            (a list of the active indices below `size`), `id` or `text` (never a feature).
-        low: smallest plausible value (`num`, `pixels`), in the column's own units; smaller ones are clipped.
-        high: largest plausible value.
-        log1p: whether the number and its bounds are mapped by log(1 + v) before scaling.
-        integer: whether the number is a whole one, which synthetic rows then keep; None where nothing is said.
-        levels: the categories, as text; a number is written as in "3" or "2.5".
-        size: how many numbers (`pixels`) or possible indices (`set`) the lists have.
-        max_active: a public cap on the active indices kept per row (`set`), the smallest first; None keeps all.
-    """
-
-    name: str
-    kind: str
-    low: float = 0.0
-    high: float = 1.0
-    log1p: bool = False
-    integer: bool | None = None
-    levels: tuple[str, ...] = ()
-    size: int = 0
-    max_active: int | None = None
-
-    def __post_init__(self) -> None:
-        if not _is_text((self.name, *self.levels)):
-            raise TableError(
-                "A column's name or a level is no Unicode text, and could not be written to a file."
-            )
-        if self.kind not in KINDS:
-            raise TableError(
-                f"Column {self.name!r} has kind {self.kind!r}, which does not exist: use one of {_listed(KINDS)}."
-            )
-        if self.kind in ("num", "pixels"):
-            self._check_range()
-        if self.kind == "cat":
-            self._check_levels()
-        if self.kind in ("pixels", "set") and not (_is_whole(self.size) and 1 <= self.size <= MOST_FEATURES):
-            raise TableError(
-                f"Column {self.name!r} needs a size from 1 to {MOST_FEATURES:,}, a whole number; got {self.size!r}."
-            )
-        if self.max_active is not None and (not _is_whole(self.max_active) or self.max_active < 1):
-            raise TableError(
-                f"Column {self.name!r} needs a max_active of at least 1, a whole number; got {self.max_active!r}."
-            )
-
-    def _check_range(self) -> None:
-        for key, bound in (("low", self.low), ("high", self.high)):
-            if type(bound) not in (int, float) or not abs(bound) <= sys.float_info.max:
-                raise TableError(f"Column {self.name!r} needs a finite number as its {key!r}; got {bound!r}.")
-        if not self.low < self.high:
-            raise TableError(
-                f"Column {self.name!r} needs low < high; got low={self.low!r} and high={self.high!r}. "
-                "They are public bounds: take them from documentation, not from the rows."
-            )
-        if self.log1p not in (True, False):
-            raise TableError(f"Column {self.name!r} has log1p={self.log1p!r}: it must be true or false.")
-        if self.integer not in (True, False, None):
-            raise TableError(f"Column {self.name!r} has integer={self.integer!r}: it must be true or false.")
-        if self.integer and math.floor(self.high) <= math.ceil(self.low):
-            raise TableError(
-                f"Column {self.name!r} is to hold whole numbers, and there are not two between {self.low!r} and "
-                f"{self.high!r}."
-            )
-        if self.log1p and self.low <= -1:
-            raise TableError(
-                f"Column {self.name!r} has log1p, so its low must be above -1; got {self.low!r}."
-            )
-
-    def _check_levels(self) -> None:
-        if not self.levels:
-            raise TableError(
-                f"Column {self.name!r} needs a non-empty list of levels, the documented categories."
-            )
-        levels: tuple[Any, ...] = self.levels
-        if not all(isinstance(level, str) and level for level in levels):
-            raise TableError(
-                f"Column {self.name!r} needs levels that are non-empty texts or whole numbers. "
-                "A missing category needs no level: it becomes a block of zeros."
-            )
-        if len(set(self.levels)) < len(self.levels):
-            twice = next(level for level, times in Counter(self.levels).items() if times > 1)
-            raise TableError(f"Column {self.name!r} lists the level {twice!r} twice.")
-
-    @property
-    def width(self) -> int:
-        """How many encoded features the column becomes; 0 for `id` and `text`."""
-        widths = {"num": 1, "flag": 1, "cat": len(self.levels), "pixels": self.size, "set": self.size}
-        return widths.get(self.kind, 0)
-
-    @classmethod
-    def from_json(cls, name: str, entry: object) -> "ColumnSpec":
-        """Read one column's JSON object.
-
-        Raises:
-            TableError: a key is missing, misspelt or has a value that is not allowed.
-        """
-        if not isinstance(entry, Mapping):
-            raise TableError(
-                f'Column {name!r} must be described by an object such as {{"kind": "flag"}}; got {entry!r}.'
-            )
-        given = cast("Mapping[str, Any]", entry)
-        if "kind" not in given:
-            raise TableError(f"Column {name!r} has no 'kind': give one of {_listed(KINDS)}.")
-        kind: Any = given["kind"]
-        if not isinstance(kind, str) or kind not in KINDS:
-            return cls(name=name, kind=str(kind))  # raises the sentence about kinds
-        required, optional = KINDS[kind]
-        missing = [key for key in required if key not in given]
-        if missing:
-            raise TableError(
-                f"Column {name!r} of kind {kind!r} lacks {_listed(missing)}: a public value that you give, "
-                "as reading it off the rows would cost privacy."
-            )
-        allowed = ("kind", *required, *optional, "description")
-        unknown = [key for key in given if key not in allowed]
-        if unknown:
-            raise TableError(
-                f"Column {name!r} of kind {kind!r} has the unknown key {unknown[0]!r}: use {_listed(allowed)}."
-            )
-        arguments = {key: given[key] for key in (*required, *optional) if key in given}
-        if "levels" in arguments:
-            arguments["levels"] = _levels(name, arguments["levels"])
-        return cls(name=name, kind=kind, **arguments)
-
-    def to_json(self) -> dict[str, Any]:
-        """The JSON object that `from_json` reads back to an equal column."""
-        required, optional = KINDS[self.kind]
-        entry: dict[str, Any] = {"kind": self.kind}
-        entry |= {key: getattr(self, key) for key in required}
-        given = {key: getattr(self, key) for key in optional}
-        entry |= {
-            key: value for key, value in given.items() if value or (key == "integer" and value is False)
-        }
-        if "levels" in entry:
-            entry["levels"] = list(self.levels)
-        return entry
+MOST_COLUMNS = 100_000
+ENTRY_KEYS = (
+    "columns",
+    "target",
+    "other_targets",
+    "sensitive",
+    "user",
+    "split",
+    "n",
+    "file",
+    "codes",
+    "description",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +71,7 @@ class Schema:
         user: the column that says whose record a row is.
         split: the column that assigns rows to "train" and "test".
         n: the public number of rows, if the schema states it.
+        file: how files write cells, if the schema says it; so are texts in other tables read.
     """
 
     columns: tuple[ColumnSpec, ...]
@@ -211,8 +81,12 @@ class Schema:
     user: str | None = None
     split: str | None = None
     n: int | None = None
+    file: FileFormat | None = None
 
     def __post_init__(self) -> None:
+        if self.file is not None:  # a column's cells are read by its own description
+            known = tuple(replace(column, file=self.file) for column in self.columns)
+            object.__setattr__(self, "columns", known)
         if not self.columns:
             raise TableError("A schema needs at least one column under 'columns'.")
         if len(self.columns) > MOST_COLUMNS or sum(column.width for column in self.columns) > MOST_FEATURES:
@@ -229,10 +103,15 @@ class Schema:
         for role, name in named:
             if name not in self.names:
                 raise TableError(f"The schema's {role!r} names {name!r}, which is not among its columns.")
-        if self.n is not None and (not _is_whole(self.n) or self.n < 1):
+        if self.n is not None and (not is_whole(self.n) or self.n < 1):
             raise TableError(f"The schema's 'n' must be a whole number of rows, at least 1; got {self.n!r}.")
         if self.target is not None:
             self.target_encoding()
+
+    @property
+    def format(self) -> FileFormat:
+        """How files write cells."""
+        return PLAIN if self.file is None else self.file
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -246,7 +125,7 @@ class Schema:
             TableError: the schema has no such column.
         """
         if name not in self._by_name:
-            raise TableError(f"The schema has no column {name!r}: it names {_listed(self.names)}.")
+            raise TableError(f"The schema has no column {name!r}: it names {listed(self.names)}.")
         return self._by_name[name]
 
     @cached_property
@@ -298,7 +177,7 @@ class Schema:
         column = self.column(name)
         if column.kind not in TARGET_KINDS:
             raise TableError(
-                f"The target {name!r} is of kind {column.kind!r}: only {_listed(TARGET_KINDS)} can be predicted."
+                f"The target {name!r} is of kind {column.kind!r}: only {listed(TARGET_KINDS)} can be predicted."
             )
         if column.kind == "num":
             return TargetEncoding(column=name, bounds=(float(column.low), float(column.high)))
@@ -326,7 +205,7 @@ class Schema:
         entry = _one_entry(_read_json(Path(source)) if isinstance(source, str | Path) else source, name)
         unknown = [key for key in entry if key not in ENTRY_KEYS]
         if unknown:
-            raise TableError(f"The schema has the unknown key {unknown[0]!r}: use {_listed(ENTRY_KEYS)}.")
+            raise TableError(f"The schema has the unknown key {unknown[0]!r}: use {listed(ENTRY_KEYS)}.")
         described: Any = entry["columns"]
         if not isinstance(described, Mapping):
             raise TableError(
@@ -344,6 +223,7 @@ class Schema:
             user=_name(entry, "user"),
             split=_name(entry, "split") or _split_among(columns),
             n=entry.get("n"),
+            file=None if entry.get("file") is None else FileFormat.from_json(entry["file"]),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -351,39 +231,10 @@ class Schema:
         roles = {"target": self.target, "user": self.user, "split": self.split, "n": self.n}
         lists = {"other_targets": list(self.other_targets), "sensitive": list(self.sensitive)}
         entry: dict[str, Any] = {key: value for key, value in (roles | lists).items() if value}
+        if self.file is not None:
+            entry["file"] = self.file.to_json()
         entry["columns"] = {column.name: column.to_json() for column in self.columns}
         return entry
-
-
-def _listed(names: Iterable[str], most: int = 12) -> str:
-    """The names in quotes, at most `most` of them."""
-    quoted = [repr(name) for name in names]
-    return ", ".join(quoted[:most]) + (f" and {len(quoted) - most} more" if len(quoted) > most else "")
-
-
-def _is_text(names: Iterable[object]) -> bool:
-    """Whether what is text among these can be written as UTF-8: halves of surrogate pairs cannot."""
-    try:
-        for name in names:
-            if isinstance(name, str):
-                name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _is_whole(number: object) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool)
-
-
-def _levels(name: str, levels: object) -> tuple[str, ...]:
-    """The levels as texts: whole numbers are written out."""
-    if not isinstance(levels, list | tuple):
-        raise TableError(
-            f"Column {name!r} needs a list of levels, the documented categories; got {levels!r}."
-        )
-    given = cast("list[Any]", levels)
-    return tuple(str(level) if _is_whole(level) else level for level in given)
 
 
 def _name(entry: Mapping[str, Any], key: str) -> str | None:
@@ -434,8 +285,8 @@ def _one_entry(content: object, name: str | None) -> Mapping[str, Any]:
     if not usable:
         raise TableError("The schema has no 'columns': describe each column of the table under its name.")
     if name is None and len(usable) > 1:
-        raise TableError(f"The schema file has several entries: say which one by name, of {_listed(usable)}.")
+        raise TableError(f"The schema file has several entries: say which one by name, of {listed(usable)}.")
     chosen = usable[0] if name is None else name
     if chosen not in usable:
-        raise TableError(f"The schema file has no entry {chosen!r}: it has {_listed(usable)}.")
+        raise TableError(f"The schema file has no entry {chosen!r}: it has {listed(usable)}.")
     return cast("Mapping[str, Any]", entries[chosen])

@@ -300,13 +300,14 @@ class Table:
         """How many rows it has: public under replace-one only, private under add-or-remove-one."""
         return self.columns([]).rows
 
-    def encoder(self, groups: str | Sequence[str] | None = None) -> TabularEncoder:
+    def encoder(self, groups: str | Sequence[str] | None = None, missing: str = "midpoint") -> TabularEncoder:
         """What turns its rows into features: from the schema alone, without the columns that name users."""
         exclude = [*self._exclude, *columns_of(groups)]
+        asked: dict[str, Any] = {"target": self.target, "missing": missing}
         if self._features is not None:
-            return TabularEncoder(self.schema, target=self.target, features=self._features, exclude=exclude)
+            return TabularEncoder(self.schema, features=self._features, exclude=exclude, **asked)
         columns = self.schema.feature_columns(exclude=exclude, target=self.target)
-        return TabularEncoder(self.schema, target=self.target, features=[each.name for each in columns])
+        return TabularEncoder(self.schema, features=[each.name for each in columns], **asked)
 
     def records(
         self,

@@ -6,8 +6,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.tables.cells import level_codes, numbers, read_columns
+from privopt.tables.cells import level_codes, read_columns
 from privopt.tables.schema import Schema
+from privopt.tables.values import read_values
 
 
 class TargetReading(Protocol):
@@ -34,7 +35,7 @@ def read_target(table: Any, schema: Schema, target: str | None = None) -> NDArra
     """The target of every row, in the terms of `schema.target_encoding(target)`.
 
     Returns:
-        For a flag 0.0 and 1.0 (1 from 0.5 on); for a category its level as text; for a number the number itself,
+        For a flag 0.0 and 1.0; for a category its level as text; for a number the number itself,
         neither clipped nor scaled. What is missing or unknown is NaN, or an empty text, which is no class: a private
         model counts such a record as zero.
 
@@ -46,7 +47,6 @@ def read_target(table: Any, schema: Schema, target: str | None = None) -> NDArra
     private_column = read_columns(table, [column])[0][column.name]
     if column.kind == "cat":
         labels = np.asarray([*column.levels, ""])
-        return labels[level_codes(private_column, column.levels, column.name)]
-    private_values = numbers(private_column, column.name)
-    private_target = private_values >= 0.5 if column.kind == "flag" else private_values
-    return np.where(np.isfinite(private_values), private_target, np.nan)
+        return labels[level_codes(private_column, column)]
+    private_values = read_values(private_column, column)
+    return np.where(np.isfinite(private_values), private_values, np.nan)

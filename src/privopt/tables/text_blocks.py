@@ -1,6 +1,5 @@
 """A text table in blocks of whole records: where each begins in the file, and how many records it has. PRIVATE."""
 
-import csv
 import io
 import re
 from collections.abc import Generator, Sequence
@@ -9,12 +8,14 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
-from privopt.tables.cells import numbers
 from privopt.tables.errors import TableError
-from privopt.tables.io import delimiter, extension, guarded
+from privopt.tables.file_format import FileFormat
+from privopt.tables.io import convert_options, extension, guarded, header_names
 from privopt.tables.places import Place, StoredFile
 from privopt.tables.schema import Schema
-from privopt.tables.unpacking import MOST_HEADER, Counted, header_lines
+from privopt.tables.text_stream import TextStream
+from privopt.tables.unpacking import MOST_HEADER, Counted
+from privopt.tables.values import loaded
 
 BLOCK_BYTES = 2**22  # of text that is parsed at a time
 MOST_RECORD = 2**26  # bytes of one record
@@ -24,7 +25,7 @@ class TextBlock(NamedTuple):
     """Whole records in a file.
 
     Attributes:
-        start, stop: where their text is, in bytes of what the file unpacks to. The first block begins with the header.
+        start, stop: where their text is, in bytes of UTF-8 from the header on. The first block begins with the header.
         rows: how many they are.
     """
 
@@ -33,7 +34,7 @@ class TextBlock(NamedTuple):
     rows: int
 
 
-def text_header(place: Place, file: StoredFile) -> list[str]:
+def text_header(place: Place, file: StoredFile, written: FileFormat) -> list[str]:
     """The names of the columns.
 
     Raises:
@@ -41,16 +42,13 @@ def text_header(place: Place, file: StoredFile) -> list[str]:
     """
 
     def read() -> list[str]:
-        with io.TextIOWrapper(_opened(place, file), "utf-8-sig", "surrogateescape", newline="") as text:
-            names = next(csv.reader(header_lines(text, file.shown), delimiter=place.delimiter or ","), [])
-        for name in names:
-            name.encode()  # raises where the header is no UTF-8 text
-        return names
+        with _opened(place, file, written) as stream:
+            return header_names(stream, file.shown)
 
     return guarded(file.shown, read)
 
 
-def text_blocks(place: Place, file: StoredFile, names: Sequence[str]) -> list[TextBlock]:
+def text_blocks(place: Place, file: StoredFile, names: Sequence[str], written: FileFormat) -> list[TextBlock]:
     """Read a file once, to find where its records begin and how many there are.
 
     Raises:
@@ -60,10 +58,11 @@ def text_blocks(place: Place, file: StoredFile, names: Sequence[str]) -> list[Te
 
     def read() -> None:
         start = 0
-        for private_text in _whole_records(place, file, 0):
-            rows = _parsed(private_text, file, names, names[:1], first=start == 0).num_rows
-            found.append(TextBlock(start, start + len(private_text), rows))
-            start += len(private_text)
+        with _opened(place, file, written) as stream:
+            for private_text in _whole_records(stream, file):
+                parsed = _parsed(private_text, stream.separator, names, names[:1], first=start == 0)
+                found.append(TextBlock(start, start + len(private_text), parsed.num_rows))
+                start += len(private_text)
 
     guarded(file.shown, read)
     return found
@@ -76,31 +75,42 @@ def read_text(
     blocks: Sequence[TextBlock],
     schema: Schema,
     wanted: Sequence[str],
+    *,
+    as_texts: bool = False,
 ) -> Generator[Any]:
-    """Some columns of consecutive blocks of a file, each block as an Arrow table."""
+    """Some columns of consecutive blocks of a file, each block as an Arrow table; numbers read, unless `as_texts`."""
     if not blocks:
         return
+    written = schema.format
     left = {block.start: block for block in blocks}
-    with _opened(place, file) as stream:
-        _skip(stream, blocks[0].start)
+    with _opened(place, file, written) as stream:
+        stream.skip(blocks[0].start)
         for block in left.values():
             private_text = stream.read(block.stop - block.start)
-            private_table = _parsed(private_text, file, names, wanted, first=block.start == 0)
+            private_table = _parsed(
+                private_text,
+                stream.separator,
+                names,
+                wanted,
+                first=block.start == 0,
+                missing=() if as_texts else written.missing,
+            )
             private_columns = [
-                pa.chunked_array([numbers(private_table.column(name), name)])
-                if schema.column(name).kind in ("num", "flag")
-                else private_table.column(name)
+                private_table.column(name)
+                if as_texts
+                else loaded(private_table.column(name), schema.column(name))
                 for name in wanted
             ]
             yield pa.table(private_columns, names=list(wanted))
 
 
-def _opened(place: Place, file: StoredFile) -> Any:
-    """What is in a file, as a stream of bytes that Python reads."""
+def _opened(place: Place, file: StoredFile, written: FileFormat) -> TextStream:
+    """What is in a file, from its header on."""
+    usual = place.delimiter or ","
     if not extension(file.name).endswith(".gz"):
-        return io.BufferedReader(_Plain(place.system.open_input_file(file.path)))
+        return TextStream(_Plain(place.system.open_input_file(file.path)), written, usual)
     packed = place.system.open_input_stream(file.path, compression="gzip")
-    return io.BufferedReader(_Plain(Counted(packed, file.shown, file.size)))
+    return TextStream(Counted(packed, file.shown, file.size), written, usual)
 
 
 class _Plain(io.RawIOBase):
@@ -114,7 +124,7 @@ class _Plain(io.RawIOBase):
         return True
 
     def seekable(self) -> bool:
-        return not isinstance(self._stream, Counted)
+        return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         return int(self._stream.seek(offset, whence))
@@ -133,36 +143,23 @@ class _Plain(io.RawIOBase):
         super().close()
 
 
-def _skip(stream: Any, size: int) -> None:
-    if stream.seekable():
-        stream.seek(size)
-        return
-    while size > 0:
-        content = stream.read(min(size, BLOCK_BYTES))
-        if not content:
-            return
-        size -= len(content)
-
-
-def _whole_records(place: Place, file: StoredFile, start: int) -> Generator[bytes]:
+def _whole_records(stream: TextStream, file: StoredFile) -> Generator[bytes]:
     """The text of a file in pieces that end where a record does."""
-    mark = (place.delimiter or ",").encode()
+    mark = re.escape(stream.separator.encode())
     # A quote opens a field only where the field begins; within it, a doubled quote stands for one.
     quoted = re.compile(rb"(?:\A|(?<=[" + mark + rb'\r\n]))"[^"]*(?:""[^"]*)*(?:"|\Z)')
     private_left = b""
-    with _opened(place, file) as stream:
-        _skip(stream, start)
-        while private_read := stream.read(BLOCK_BYTES):
-            private_left += private_read
-            end = _last_end(private_left, quoted)
-            if end:
-                yield private_left[:end]
-                private_left = private_left[end:]
-            elif len(private_left) > MOST_RECORD:
-                raise TableError(
-                    f"The table {file.shown!r} has a record of more than {MOST_RECORD / 2**20:,.0f} MiB, the most "
-                    "that is read."
-                )
+    while private_read := stream.read(BLOCK_BYTES):
+        private_left += private_read
+        end = _last_end(private_left, quoted)
+        if end:
+            yield private_left[:end]
+            private_left = private_left[end:]
+        elif len(private_left) > MOST_RECORD:
+            raise TableError(
+                f"The table {file.shown!r} has a record of more than {MOST_RECORD / 2**20:,.0f} MiB, the most "
+                "that is read."
+            )
     if private_left:
         yield private_left
 
@@ -188,7 +185,13 @@ def _line_end(private_text: bytes, start: int, stop: int) -> int:
 
 
 def _parsed(
-    private_text: bytes, file: StoredFile, names: Sequence[str], wanted: Sequence[str], *, first: bool
+    private_text: bytes,
+    separator: str,
+    names: Sequence[str],
+    wanted: Sequence[str],
+    *,
+    first: bool,
+    missing: Sequence[str] = (),
 ) -> Any:
     """Some columns of a piece of text, as texts."""
     if not first and not private_text.strip(b"\r\n"):
@@ -198,11 +201,6 @@ def _parsed(
         read_options=arrow_csv.ReadOptions(
             column_names=None if first else list(names), block_size=max(len(private_text), MOST_HEADER)
         ),
-        parse_options=arrow_csv.ParseOptions(delimiter=delimiter(file.name), newlines_in_values=True),
-        convert_options=arrow_csv.ConvertOptions(
-            check_utf8=False,  # a cell that is no UTF-8 text is read as a missing one
-            include_columns=list(wanted),
-            column_types={name: pa.string() for name in wanted},
-            strings_can_be_null=False,
-        ),
+        parse_options=arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+        convert_options=convert_options(wanted, missing),
     )

@@ -30,15 +30,13 @@ _BUFFER_BYTES = 2**20  # of a Parquet column's pages, read at a time
 _TEXTS = ("string", "binary", "string_view", "binary_view")
 
 
-def open_packed(file: Path) -> Any:
+def open_packed(file: Path) -> "Counted":
     """A .gz file as a stream of what is in it.
 
     Raises:
         TableError: while it is read, once it has grown beyond the limit.
     """
-    return pa.PythonFile(
-        Counted(pa.input_stream(str(file), compression="gzip"), str(file), file.stat().st_size), mode="r"
-    )
+    return Counted(pa.input_stream(str(file), compression="gzip"), str(file), file.stat().st_size)
 
 
 def header_lines(text: io.TextIOBase, file: str) -> Generator[str]:
@@ -108,7 +106,7 @@ def read_parquet(file: Path, wanted: Sequence[str]) -> Any:
     return pa.table([columns.column(name) for name in wanted], names=list(wanted))
 
 
-class Counted:
+class Counted(io.RawIOBase):
     """A stream that stops once more has come out of it than the limit.
 
     Args:
@@ -118,20 +116,26 @@ class Counted:
     """
 
     def __init__(self, stream: Any, name: str, packed: int) -> None:
+        super().__init__()
         self._stream, self._name, self._packed, self._seen = stream, name, packed, 0
-        self.closed = False
 
-    def read(self, size: int = -1) -> bytes:
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
         """The next bytes."""
-        content = self._stream.read(size)
+        content = self._stream.read(len(buffer))
         self._seen += len(content)
         _require(self._seen, self._name, self._packed)
-        return content
+        buffer[: len(content)] = content
+        return len(content)
 
     def close(self) -> None:
         """Close the file."""
-        self.closed = True
-        self._stream.close()
+        if not self.closed:
+            self._stream.close()
+        super().close()
 
 
 def check_footer(metadata: Any, file: str, packed: int, wanted: set[str]) -> None:

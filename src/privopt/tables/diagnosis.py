@@ -1,0 +1,234 @@
+"""How well a schema fits a table, counted exactly. For the holder of the data alone: no guarantee covers it. PRIVATE.
+
+A fit never calls this: which cells cannot be read is a fact about records.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from privopt.tables.cells import column_names, level_codes, lists, read_columns
+from privopt.tables.column_spec import ColumnSpec
+from privopt.tables.errors import TableError
+from privopt.tables.headers import instead_of
+from privopt.tables.likely_causes import likely_cause
+from privopt.tables.values import read_values
+
+OUTSIDE = (
+    "Exact counts, for the holder of the data alone. No guarantee covers them: they are no part of a private result, "
+    "and publishing them tells of single records."
+)
+MOST_TEXTS = 10_000  # different ones of a column that are kept
+MOST_SHOWN = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnDiagnosis:
+    """How many cells of a column are what. PRIVATE.
+
+    Attributes:
+        column: its name.
+        kind: as the schema says.
+        cells: how many there are.
+        missing: cells without a value, or with a text that stands for none.
+        unreadable: cells that are no number, flag, date or list.
+        out_of_range: readable cells beyond the bounds, which are moved to the nearer end; of a set, those with an index
+            beyond its size.
+        unknown: cells that are none of the levels.
+        cause: what is likely to be wrong, and the remedy; empty where nothing is.
+        values: the most frequent cells that are unreadable, unknown or out of range, each with its count.
+    """
+
+    column: str
+    kind: str
+    cells: int
+    missing: int = 0
+    unreadable: int = 0
+    out_of_range: int = 0
+    unknown: int = 0
+    cause: str = ""
+    values: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def wrong(self) -> int:
+        """How many cells have a value that is not used as it stands."""
+        return self.unreadable + self.out_of_range + self.unknown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """How well a schema fits a table. PRIVATE: exact, and outside of any guarantee.
+
+    Attributes:
+        rows: how many there are.
+        columns: one entry for each column that the schema describes and that was looked at.
+    """
+
+    rows: int
+    columns: tuple[ColumnDiagnosis, ...]
+
+    def text(self, *, show_values: bool = False) -> str:
+        """In words, one line for each column, and one for each likely cause.
+
+        Args:
+            show_values: whether cells are quoted.
+        """
+        lines = [OUTSIDE, f"{self.rows:,} rows."]
+        width = max([len(one.column) for one in self.columns], default=0)
+        for one in self.columns:
+            counts = {
+                "missing": one.missing,
+                "unreadable": one.unreadable,
+                "out of range": one.out_of_range,
+                "unknown": one.unknown,
+            }
+            told = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+            lines.append(f"{one.column:<{width}}  {one.kind:<6}  {told or 'every cell is read'}")
+            if one.cause:
+                lines.append(f"{'':<{width}}  -> {one.cause}")
+            if show_values and one.values:
+                quoted = ", ".join(f"{value!r} ({count:,})" for value, count in one.values)
+                lines.append(f"{'':<{width}}  values: {quoted}")
+        return "\n".join(lines)
+
+    def to_dict(self, *, show_values: bool = False) -> dict[str, Any]:
+        """As plain JSON values; cells are quoted only with `show_values`."""
+        columns = [asdict(one) for one in self.columns]
+        if not show_values:
+            for one in columns:
+                del one["values"]
+        return {"outside_the_guarantee": OUTSIDE, "rows": self.rows, "columns": columns}
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+@dataclass
+class _Counted:
+    """What was seen of a column so far."""
+
+    spec: ColumnSpec
+    cells: int = 0
+    missing: int = 0
+    unreadable: int = 0
+    out_of_range: int = 0
+    unknown: int = 0
+    unread: Counter[str] = field(default_factory=Counter[str])
+    beyond: Counter[str] = field(default_factory=Counter[str])
+
+    def add(self, private_column: Any) -> None:
+        """Count the cells of a block."""
+        spec, count = self.spec, len(private_column)
+        self.cells += count
+        if spec.kind in ("pixels", "set"):
+            self._add_lists(private_column)
+            return
+        if spec.kind == "cat":
+            private_unread = level_codes(private_column, spec) < 0
+        elif spec.kind in ("num", "flag", "date"):
+            private_values = read_values(private_column, spec)
+            private_unread = ~np.isfinite(private_values)
+            if spec.kind != "flag":
+                low, high = spec.limits
+                private_beyond = ~private_unread & ((private_values < low) | (private_values > high))
+                self.out_of_range += int(private_beyond.sum())
+                _note(self.beyond, _cells(private_column, private_beyond))
+        else:
+            private_unread = np.ones(count, np.bool_)
+        private_texts = _cells(private_column, private_unread)
+        present = [text for text in private_texts if text is not None and not self._is_missing(text)]
+        self.missing += len(private_texts) - len(present)
+        if spec.kind in ("id", "text"):
+            return
+        if spec.kind == "cat":
+            self.unknown += len(present)
+        else:
+            self.unreadable += len(present)
+        _note(self.unread, present)
+
+    def _is_missing(self, text: str) -> bool:
+        return not text.strip() or self.spec.format.is_missing(text) or text in ("nan", "NaN")
+
+    def _add_lists(self, private_column: Any) -> None:
+        for lengths, private_flat in lists(private_column, self.spec.name):
+            self.missing += int((lengths < 0).sum())
+            if self.spec.kind == "pixels":
+                self.unreadable += int(((lengths >= 0) & (lengths != self.spec.size)).sum())
+                continue
+            row = np.repeat(np.arange(len(lengths)), np.maximum(lengths, 0))
+            beyond = ~((private_flat >= 0) & (private_flat < self.spec.size))
+            self.out_of_range += len(np.unique(row[beyond]))
+
+    def found(self) -> ColumnDiagnosis:
+        """The counts, and what is likely to be wrong."""
+        most = (self.unread + self.beyond).most_common(MOST_SHOWN)
+        return ColumnDiagnosis(
+            column=self.spec.name,
+            kind=self.spec.kind,
+            cells=self.cells,
+            missing=self.missing,
+            unreadable=self.unreadable,
+            out_of_range=self.out_of_range,
+            unknown=self.unknown,
+            cause=likely_cause(self.spec, self.unread, self.beyond, self.cells),
+            values=tuple(most),
+        )
+
+
+def diagnose(tables: Iterable[Any], specs: Sequence[ColumnSpec]) -> Diagnosis:
+    """Count what cannot be read of a table.
+
+    Args:
+        tables: its rows, as one frame or several blocks.
+        specs: its columns.
+    Raises:
+        TypeError, TableError: a table has no named columns, lacks one, or stores it as something else.
+    """
+    counted, rows = [_Counted(spec) for spec in specs], 0
+    for table in tables:
+        present = column_names(table)
+        for spec in specs:
+            if spec.name not in present:
+                meant = instead_of(spec.name, present, [one.name for one in specs])
+                raise TableError(
+                    f"The table has no column {spec.name!r}, which the schema names{meant or '.'}"
+                )
+        private_columns, count = read_columns(table, specs, of_any_type=True)
+        rows += count
+        for one in counted:
+            one.add(private_columns[one.spec.name])
+    return Diagnosis(rows=rows, columns=tuple(one.found() for one in counted))
+
+
+def _cells(private_column: Any, private_chosen: NDArray[np.bool_]) -> list[str | None]:
+    """Some cells as texts, None for a missing one; U+FFFD for a text in another encoding."""
+    if isinstance(private_column, np.ndarray):
+        return [_text(private_cell) for private_cell in private_column[private_chosen]]
+    private_kept = private_column.filter(pa.array(private_chosen))
+    return [_text(private_scalar, is_scalar=True) for private_scalar in private_kept]
+
+
+def _text(private_cell: Any, *, is_scalar: bool = False) -> str | None:
+    try:
+        if is_scalar:
+            if not private_cell.is_valid:
+                return None
+            private_cell = private_cell.as_py()
+        if private_cell is None or (np.ndim(private_cell) == 0 and pd.isna(private_cell)):
+            return None
+        return str(private_cell)
+    except Exception:  # bytes that are no text, an object that fails when it is read
+        return "\ufffd"
+
+
+def _note(texts: Counter[str], more: Iterable[str | None]) -> None:
+    """Count texts, of which not too many different ones are kept."""
+    for text in more:
+        if text is not None and (text in texts or len(texts) < MOST_TEXTS):
+            texts[text] += 1
