@@ -1,7 +1,7 @@
 """Settings of whitened methods from public quantities: the floor of the spectrum, the clip, the number of steps.
 
-With n units of p parameters, budget mu (Gaussian DP), share q of mu^2 for the second moment, in which rows are at most R
-long (1 where the problem has a column of ones: every row is divided by its length there, see `row_length`):
+With n units of p parameters, budget mu (Gaussian DP), share q of mu^2 for the second moment, in which rows are at most
+R long (1 where the problem has a column of ones: every row is divided by its length there, see `row_length`):
 
     noise of the Gram   sigma_G = sqrt(factor) R^2 / (n mu sqrt(q)), in the Frobenius norm
     floor               f = max(lam / curvature, m sigma_G sqrt(d / 2)), m 1 or of the loss
@@ -25,8 +25,8 @@ steps from 0 found valleys that fit wrong labels, slower ones the good one, from
 
 `loss_constants` has what depends on the loss. The numbers were chosen by the training excess of logistic regression on
 eight tables (adult, compas, covertype, fars, german, kdd99, randhie, w8a) and of softmax on MNIST, its cap on seven
-problems of six other tables, at epsilon 0.1 to 3; those of the Huber and quantile losses on seven problems of five tables
-(adult, anes96, california, fair, fars); the cap of the logistic loss, the clip of the squared one and what is corrected
+problems of six other tables, at epsilon 0.1 to 3; those of the Huber and quantile losses on seven problems of five
+tables (adult, anes96, california, fair, fars); the cap of the logistic loss, the clip of the squared one and what is corrected
 by the test loss on the tables for choosing. All of it concerns utility only.
 
 Source:
