@@ -26,8 +26,8 @@ steps from 0 found valleys that fit wrong labels, slower ones the good one, from
 `loss_constants` has what depends on the loss. The numbers were chosen by the training excess of logistic regression on
 eight tables (adult, compas, covertype, fars, german, kdd99, randhie, w8a) and of softmax on MNIST, its cap on seven
 problems of six other tables, at epsilon 0.1 to 3; those of the Huber and quantile losses on seven problems of five
-tables (adult, anes96, california, fair, fars); the cap of the logistic loss, the clip of the squared one and what is corrected
-by the test loss on the tables for choosing. All of it concerns utility only.
+tables (adult, anes96, california, fair, fars); the cap of the logistic loss, the clip of the squared one and what is
+corrected by the test loss on the tables for choosing. All of it concerns utility only.
 
 Source:
     Eigenvalues of a low-rank matrix in noise: Benaych-Georges, Nadakuditi 2011.
