@@ -105,7 +105,8 @@ class Case:
         numbers = None
         if self.model is not None:
             document = self.model["document"]
-            numbers = Numbers(self.arrays, document["estimator"], document["versions"], self.summary)
+            summary = None if self.summary is REMOVED else self.summary
+            numbers = Numbers(self.arrays, document["estimator"], document["versions"], summary)
         return replays.replayed_from(self.report, self.packed(), numbers)
 
     def verdict(self, folder):
@@ -116,7 +117,8 @@ class Case:
             return verify(folder / "report.json", replays.replayed)[0]
         document = self.model["document"] | {"report": self.report, "plan": self.report.get("plan")}
         (folder / files.DOCUMENT_FILE).write_text(json.dumps(self.model | {"document": document}))
-        (folder / files.REPORT_FILE).write_text(json.dumps(self.report | {"model": self.summary}))
+        if self.summary is not REMOVED:
+            (folder / files.REPORT_FILE).write_text(json.dumps(self.report | {"model": self.summary}))
         (folder / files.ARRAYS_FILE).write_bytes(safetensors.numpy.save(self.arrays))
         (folder / files.RELEASES_FILE).write_bytes(self.packed())
         return verify(folder, replays.replayed)[0]
@@ -263,6 +265,10 @@ def test_honest_files_are_verified(name, tmp_path, request):
     assert "title" in verdict.declared
 
 
+def test_an_honest_model_is_verified_without_a_report_beside_it(of_model, tmp_path):
+    assert dataclasses.replace(of_model, summary=REMOVED).is_verified(tmp_path)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_no_field_can_be_forged(name, tmp_path, request):
     case = request.getfixturevalue(name)
@@ -320,6 +326,16 @@ def other_coefficients(case):
     return dataclasses.replace(case, arrays=arrays, summary=summary)
 
 
+def other_array(name):
+    """Forged in the arrays alone, and no report beside them."""
+
+    def change(case):
+        arrays = case.arrays | {name: np.asarray(case.arrays[name] + 0.5)}
+        return dataclasses.replace(case, arrays=arrays, summary=REMOVED)
+
+    return change
+
+
 def more_noise(case):
     """Ten times the multipliers, at a tenth of epsilon, and no sensitivity stated."""
     report = copy.deepcopy(case.report)
@@ -353,6 +369,9 @@ def with_everywhere(old, new):
 
 TOGETHER = {
     "coefficients in both files": other_coefficients,
+    "coefficients without a report": other_array("coef"),
+    "an intercept without a report": other_array("intercept"),
+    "a length without a report": other_array("typical_length"),
     "n times 100": with_everywhere(300, 30_000),
     "a record is a user": with_everywhere("record", "user"),
     "the second moment": without_second_moment,

@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
@@ -38,12 +38,8 @@ from privopt.verification.files import Numbers, released_values
 MOST_LINES = 10**6
 # Members of a report that its caller declared; that which a replay knows of them is compared by itself.
 _DECLARED = ("title", "declared", "metrics", "account", "pictures", "model", "replay", "privopt")
-_WORDS = (
-    "summary",
-    "not_covered",
-    "utility_assumptions",
-    "notices",
-)  # which depend on the version of privopt
+# Members in words, which depend on the version of privopt.
+_WORDS = ("summary", "not_covered", "utility_assumptions", "notices")
 
 
 def replayed(report: Mapping[str, Any], releases: Path, model: Numbers | None = None) -> Check | None:
@@ -97,12 +93,14 @@ def _replayed(
         with warnings.catch_warnings(), np.errstate(all="ignore"), double_precision():
             warnings.simplefilter("ignore")
             found, numbers = again.run(recorded)
-            pairs = dict(_pairs(report, found, numbers, model))
+            pairs = _worst_by_name(_pairs(report, found, numbers, model))
     except ReplayMismatch as error:
         return _wrong(report, f"the releases are not those of its solver: {error}")
     except MemoryError:
         raise Unreplayable("it needs more memory than there is") from None
     except Exception as error:  # whatever a solver makes of values that are not its own
+        if "RESOURCE_EXHAUSTED" in str(error):  # how jax says it
+            raise Unreplayable("it needs more memory than there is") from None
         return _wrong(report, f"its solver cannot work on the releases ({type(error).__name__})")
     return _verdict(report, pairs, made)
 
@@ -220,11 +218,18 @@ def _pairs(
         return
     for name, one in zip(names, numbers, strict=True):
         mine, theirs = np.asarray(one, np.float64), model.arrays[name]
-        yield "model", alike_arrays(mine, theirs) if theirs.dtype == mine.dtype else Likeness.FAR
+        yield f"array {name!r}", alike_arrays(mine, theirs) if theirs.dtype == mine.dtype else Likeness.FAR
     if not _same_estimator(report, model.estimator):
         yield "class or argument of the model", Likeness.FAR
     if model.versions.get("privopt") != report.get("privopt"):
         yield "version of the model", Likeness.FAR
+
+
+def _worst_by_name(pairs: Iterable[tuple[str, Likeness]]) -> dict[str, Likeness]:
+    worst: dict[str, Likeness] = {}
+    for name, found in pairs:
+        worst[name] = min(found, worst.get(name, found))
+    return worst
 
 
 def _alike_declared(mine: Sequence[str], theirs: Any, *, words: bool) -> Likeness:

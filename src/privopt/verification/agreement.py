@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, cast
 
-from privopt.verification.checks import CLOSE, Check, Outcome, held
+from privopt.verification.checks import CLOSE, NOISE, Check, Outcome, held
 from privopt.verification.counting import paid_for
 from privopt.verification.fields import Fields, Malformed, number
 from privopt.verification.price import REPLACE, is_private
@@ -96,14 +96,12 @@ def _scales(groups: list[Fields]) -> Check:
             wrong.append(group.text("name"))
     if wrong:
         names = ", ".join(dict.fromkeys(wrong))
-        return Check(
-            "noise", Outcome.FAILS, f"the noise is not the multiplier times the sensitivity: {names}"
-        )
+        return Check(NOISE, Outcome.FAILS, f"the noise is not the multiplier times the sensitivity: {names}")
     if unknown:
         names = ", ".join(dict.fromkeys(unknown))
-        return Check("noise", Outcome.UNCHECKED, f"the scale or the sensitivity is not stated: {names}")
+        return Check(NOISE, Outcome.UNCHECKED, f"the scale or the sensitivity is not stated: {names}")
     sentence = f"the noise of all {len(groups)} kinds of releases is the multiplier times the sensitivity"
-    return Check("noise", Outcome.HOLDS, sentence)
+    return Check(NOISE, Outcome.HOLDS, sentence)
 
 
 def _ranges_agree(group: Fields, parts: list[Fields]) -> bool:

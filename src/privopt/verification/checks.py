@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from privopt.verification.fields import Fields
 from privopt.verification.price import NotChecked, Price, price, vouched_epsilon
 
+NOISE = "noise"  # the subject of the check of every scale
 REPLAY = "replay"  # the subject of the check that a replay makes
 CLOSE = 1e-9  # two computations of one number, in floating point
 

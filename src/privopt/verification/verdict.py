@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from privopt.verification.agreement import checks_of, guess
-from privopt.verification.checks import REPLAY, Check, Outcome, held, priced
+from privopt.verification.checks import NOISE, REPLAY, Check, Outcome, held, priced
 from privopt.verification.fields import Fields, Malformed
 from privopt.verification.price import RELATIONS, NotChecked, price
 from privopt.verification.shape import require_shape
@@ -78,9 +78,12 @@ class Verdict:
             return Finding.UNTRUSTED
         if not self.private:
             return Finding.NOT_PRIVATE
-        if Outcome.UNCHECKED in outcomes:
-            return Finding.INCOMPLETE
         replayed = any(check.subject == REPLAY and check.outcome is Outcome.HOLDS for check in self.checks)
+        # A replay states every sensitivity and every scale again, and where there is none, as at the start of a stream.
+        without = (NOISE,) if replayed else ()
+        unchecked = {check.subject for check in self.checks if check.outcome is Outcome.UNCHECKED}
+        if unchecked - {*_WITHOUT_EFFECT, *without}:
+            return Finding.INCOMPLETE
         return Finding.VERIFIED if replayed else Finding.PRICED
 
     def _fails(self, subject: str) -> bool:
