@@ -1,10 +1,12 @@
 """Settings of whitened methods from public quantities: the floor of the spectrum, the clip, the number of steps.
 
-With n units of p parameters, rows of norm at most R, budget mu (Gaussian DP), share q of mu^2 for the second moment:
+With n units of p parameters, budget mu (Gaussian DP), share q of mu^2 for the second moment, in which rows are at most
+R long (1 where the problem has a column of ones: every row is divided by its length there, see `row_length`):
 
     noise of the Gram   sigma_G = sqrt(factor) R^2 / (n mu sqrt(q)), in the Frobenius norm
     floor               f = max(lam / curvature, m sigma_G sqrt(d / 2)), m 1 or of the loss
-    spectrum            h, the released eigenvalues with the noise's share taken out, see `denoised`
+    spectrum            h, the released eigenvalues with the noise's share taken out, see `denoised`; then h and f times
+                        k, what rows were divided by
     map                 B = U diag(h + f)^-1/2 U^T
     typical row in v    r = sqrt(sum_j h_j / (h_j + f)), at most R / sqrt(f + R^2 / d) if the h sum to R^2
     noise in v          s = factor slope r / (n mu sqrt(1 - q)), had the rest bought a single gradient
@@ -22,10 +24,10 @@ On a loss that is not convex T steps go before these in coordinates whose floor 
 steps from 0 found valleys that fit wrong labels, slower ones the good one, from where whitened steps find its bottom.
 
 `loss_constants` has what depends on the loss. The numbers were chosen by the training excess of logistic regression on
-eight tables (adult, compas, covertype, fars, german, kdd99, randhie, w8a) and of softmax on MNIST, its cap on
-seven problems of six other tables, at epsilon 0.1 to 3;
-those of the squared, Huber and quantile losses on seven problems of the benchmark panel's choosing half (adult, anes96,
-california, fair, fars); the hinge's on two tables. All of it concerns utility only.
+eight tables (adult, compas, covertype, fars, german, kdd99, randhie, w8a) and of softmax on MNIST, its cap on seven
+problems of six other tables, at epsilon 0.1 to 3; those of the Huber and quantile losses on seven problems of five
+tables (adult, anes96, california, fair, fars); the cap of the logistic loss, the clip of the squared one and what is
+corrected by the test loss on the tables for choosing. All of it concerns utility only.
 
 Source:
     Eigenvalues of a low-rank matrix in noise: Benaych-Georges, Nadakuditi 2011.
@@ -55,9 +57,7 @@ STEPS_POWER, CLIP_POWER = 0.48, 0.7
 FEWEST_STEPS, MOST_STEPS = 4, 100
 FURTHER = 6.0  # steps that V asks for beyond the most, to one that is taken where the loss allows more
 STEP_FACTOR, MOMENTUM = 1.25, 0.5
-NOT_DIVIDED = (
-    1.001  # the row bound up to which rows are of length 1 already, their constant column less than 1
-)
+NOT_DIVIDED = 1.001  # the row bound up to which rows are of length 1 already, the constant in them below 1
 LEAST_TRACE = 0.25  # over R^2: rows are seldom shorter than half their bound
 COARSE = 0.1  # over R^2: the floor of the first steps on a loss that is not convex, by adult and covertype
 FAINT, FAINT_FOR_NUMBERS = 5e-5, 1e-6  # the V below which noise asks for no short clip
