@@ -194,16 +194,16 @@ def run(cell: Cell, method: str, solver: Any, posed: Sequence[Posed]) -> Record 
     begun, found, name = time.perf_counter(), [], ""
     for seed, one in enumerate(posed):
         budget = Budget(cell.epsilon, DELTA)
-        is_game = isinstance(one.problem, Game)
-        if method != AUTO and solver.applicable(one.problem, one.units.public) is not None:
+        problem: Any = one.problem
+        if method != AUTO and solver.applicable(problem, one.units.public) is not None:
             return None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             common: dict[str, Any] = {"budget": budget, "solver": solver, "random_state": seed}
-            if is_game:
-                result = minimax(one.problem, one.units, **common)
+            if isinstance(problem, Game):
+                result = minimax(problem, one.units, **common)
             else:
-                result = minimize(one.problem, one.units, start=one.start, **common)
+                result = minimize(problem, one.units, start=one.start, **common)
         assert result.plan is not None
         name = result.plan.solver
         found.append(one.excess(result.params))
