@@ -274,7 +274,7 @@ def _linear(problem: Problem, rows: Vector, targets: Vector, units: Units) -> Po
 def _measured(problem: Problem, rows: Vector, targets: Vector, units: Units, best: Vector) -> Posed:
     def objective(params: Any) -> float:
         with double_precision():
-            return float(problem.objective(np.asarray(params), jnp.asarray(rows), jnp.asarray(targets)))
+            return float(problem.objective(jnp.asarray(params), jnp.asarray(rows), jnp.asarray(targets)))
 
     least = objective(best)
     return Posed(
