@@ -159,7 +159,7 @@ def cells() -> list[Cell]:
     for kind in problems.OWN:
         for n, epsilons in ((5_000, every), (20_000, one)):
             add(f"own {kind} loss, {n}", partial(problems.own, kind, n), epsilons, OWN)
-    for n, epsilons in ((5_000, one), (20_000, (0.3, 1.0))):
+    for n, epsilons in ((2_000, one), (5_000, (0.3, 1.0))):
         add(f"largest entry by values, {n}", partial(problems.by_values, n), epsilons, VALUES)
     for d, epsilons in ((100, one), (1_000, (1.0, 3.0))):
         add(f"l1 ball, 10000 x {d}", partial(problems.sparse, 10_000, d), epsilons, SETS)

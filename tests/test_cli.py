@@ -998,7 +998,9 @@ def test_fit_and_plan_have_the_same_options(run: Run) -> None:
     def options(command: str) -> set[str]:
         return set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", run(command, "--help").output, re.MULTILINE))
 
-    assert options("fit") - {"--output", "--overwrite", "--resume"} == options("plan") - {"--json"}
+    assert options("fit") - {"--output", "--overwrite", "--resume", "--sign-key"} == options("plan") - {
+        "--json"
+    }
     assert len(options("plan")) == 28
 
 

@@ -148,7 +148,7 @@ OPENED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a folder of hidden files": (hidden_only, "holds no table"),
     "mixed formats": (lambda folder: [folder / "one.parquet", folder / "one.csv"], "several formats"),
     "commas and tabs": (lambda folder: [folder / "one.csv", folder / "one.tsv"], "several formats"),
-    "an unknown format": (unknown, "of no known format"),
+    "an unknown format": (unknown, "holds other files beside tables, such as .notes.txt."),
     "one file twice": (lambda folder: [folder / "one.csv", folder / "one.csv"], "given twice"),
     "a file and its folder": (lambda folder: [folder / "four", folder / "four/p1.parquet"], "given twice"),
     "one file under two names": (linked, "under two names"),

@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 from tests.support.odd_cells import ODD
 
-from privopt.tables import Schema
+from privopt.tables import Schema, read_table
 from privopt.tables.coding import TableCoding, default_bins
 from privopt.tables.errors import TableError
+from privopt.tables.table import Table
 
 SCHEMA = Schema.from_json(
     {
@@ -128,7 +129,7 @@ def test_whole_numbers_are_rounded_to_the_nearest():
 
 
 @pytest.mark.parametrize(("low", "type_"), [(2**60, "uint64"), (-(2**60), "int64"), (2**63 + 5, "uint64")])
-def test_whole_numbers_beyond_floats_are_told_apart(low, type_):
+def test_whole_numbers_beyond_floats_are_told_apart(low, type_, tmp_path):
     entry = {"kind": "num", "low": low, "high": low + 999, "integer": True}
     schema = Schema.from_json({"columns": {"key": entry}})
     drawn = [low + int(k) for k in np.random.default_rng(0).integers(0, 1000, 500)]
@@ -137,6 +138,14 @@ def test_whole_numbers_beyond_floats_are_told_apart(low, type_):
     for column in (pd.Series(drawn, dtype=type_), pd.Series(drawn, dtype=object), texts):
         again = coding.decode(coding.encode(pd.DataFrame({"key": column})), np.random.default_rng(1))["key"]
         assert again.tolist() == drawn
+    pd.DataFrame({"key": drawn}).to_csv(tmp_path / "t.csv", index=False)
+    opened = Table.open(tmp_path / "t.csv", schema)
+    for read in (read_table(tmp_path / "t.csv", schema), opened.read(["key"])):
+        assert coding.decode(coding.encode(read), np.random.default_rng(1))["key"].tolist() == drawn
+    assert np.concatenate(list(opened.features())).shape == (500, 1)
+    odd = pd.DataFrame({"key": pd.Series([*ODD.values(), 10**400, "9" * 400], dtype=object)})
+    codes = coding.encode(odd)
+    assert np.all((codes >= 0) & (codes <= 1000))
     del entry["integer"]
     with pytest.raises(TableError, match="few floating-point numbers"):
         TableCoding.of(Schema.from_json({"columns": {"key": entry}}), 500)

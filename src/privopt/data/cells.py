@@ -214,9 +214,7 @@ class Writings:
         try:
             found = (self._position(text) for text in written_as(private_cell))
             return next((code for code in found if code >= 0), -1)
-        except (
-            Exception
-        ):  # an integer of more digits than Python writes, an object that fails when it is read
+        except Exception:  # an integer of more digits than Python writes, an object that fails when read
             return -1
 
     def _position(self, private_text: str) -> int:

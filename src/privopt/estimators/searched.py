@@ -81,8 +81,9 @@ def fitted_before() -> list[str]:
         owner = frame.f_locals.get("self")
         if isinstance(owner, Pipeline) and frame.f_code.co_name.startswith("fit"):
             found += learned_steps(owner.steps[:-1])
-        if type(owner).__name__ == "TransformedTargetRegressor" and owner.transformer is not None:
-            found += learned_steps([("transformer of the target", owner.transformer)])
+        around: Any = frame.f_locals.get("self")
+        if type(around).__name__ == "TransformedTargetRegressor" and around.transformer is not None:
+            found += learned_steps([("transformer of the target", around.transformer)])
         frame = frame.f_back
     return list(dict.fromkeys(found))
 

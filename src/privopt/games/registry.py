@@ -77,7 +77,8 @@ def automatic_game(task: Task[Game]) -> GameChoice:
         no privacy, a matrix that fits in memory     the matrix itself, solved exactly
         no privacy, any other game                   exponentiated gradient, without noise
         delta = 0                                    sampled dual averaging: the others need Gaussian noise
-        a matrix game without offsets that fits      the noisy matrix
+        a matrix game without offsets that fits      the noisy matrix; descent and ascent where its typical gap is above
+                                                     half of the largest possible one
         else, from
             1.8 times the noise in an entry          the noisy matrix, for a dozen actions
             a tenth of the next line                 noisy extragradient, if both players' curvatures are stated
@@ -88,7 +89,8 @@ def automatic_game(task: Task[Game]) -> GameChoice:
     one generator of games with offsets: on others they ended ten times farther (docs/benchmarks-games.md). So the
     better of the others is taken where its typical gap is at most 3 times (noisy gradients: 1.6 times) that of drawn
     vertices. Without offsets good strategies mix many actions, which averages the noise in the matrix: there it was
-    ahead of the others up to 300 actions (docs/benchmarks-auto.md), however large the noise in an entry.
+    ahead of drawn vertices up to 300 actions, however large the noise in an entry (docs/benchmarks-auto.md); where that
+    is as large as the payoffs, descent stays nearer to the uniform strategies, which are then hard to beat.
     """
     matrix = noisy_matrix.predicted(task)
     if not task.is_private:
@@ -99,6 +101,11 @@ def automatic_game(task: Task[Game]) -> GameChoice:
         return GameChoice(SampledDualAveraging(), "with delta = 0 only draws of vertices have a price")
     unmeasured = isinstance(task.problem, BilinearGame) and not task.problem.offsets
     if unmeasured and math.isfinite(matrix):
+        if matrix > game_forecast.trivial_gap(task.problem) / 2.0:
+            return GameChoice(
+                SaddleGradientDescent(),
+                "noise in the matrix is as large as the payoffs, and few long steps stay nearer to uniform strategies",
+            )
         return GameChoice(
             NoisyMatrix(),
             "without offsets good strategies mix many actions, which averages the noise in the matrix",

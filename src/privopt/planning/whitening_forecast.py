@@ -55,10 +55,10 @@ class Fitted:
 
 
 FITTED: dict[type[Loss], Fitted] = {
-    Logistic: Fitted(learnable=0.208, signal=0.492, spread=5.0, offset=0.4),
+    Logistic: Fitted(learnable=0.296, signal=0.793, spread=4.8, offset=0.15),
     Softmax: Fitted(learnable=1.28, signal=0.66, spread=4.0, offset=0.2),
     SmoothedHinge: Fitted(learnable=0.144, signal=0.457, spread=5.0, offset=None),
-    Squared: Fitted(learnable=0.0346, signal=0.293, spread=8.0, offset=-0.3),
+    Squared: Fitted(learnable=0.0585, signal=1.35, spread=5.1, offset=-0.05),
     Huber: Fitted(learnable=0.0106, signal=0.293, spread=8.0, offset=-1.4),
     Quantile: Fitted(learnable=0.0278, signal=0.293, spread=9.0, offset=-2.1),
 }

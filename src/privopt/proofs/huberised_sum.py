@@ -24,6 +24,9 @@ BLOCK_ROWS = (
     1024  # rows whose float64 copy exists at a time, and whose products are added one after the other
 )
 _BLOCK_ENTRIES = 2**16
+_COMPILED_ROWS = (
+    2**14
+)  # of one call of a compiled function, filled up: its shape does not say how many there are
 _INWARDS = 1.0 - 1e-9  # more than the rounding of a norm and a product, also for 10^6 columns
 _UNIT_ROUNDOFF = 2.0**-53
 
@@ -128,10 +131,17 @@ class HuberisedSum:
         with np.errstate(all="ignore"):  # a warning must not depend on the data
             for place, private_block in self._blocks():
                 private_predictions[place] = private_block @ at
-        found = _clipped_derivatives(
-            self._loss, private_predictions, self._private_targets, self._private_caps
-        )
-        return np.asarray(found[0]), np.asarray(found[1])
+        private_found = np.empty((2, self._rows))
+        for start in range(0, max(self._rows, 1), _COMPILED_ROWS):
+            private_piece = slice(start, min(start + _COMPILED_ROWS, self._rows))
+            private_columns = (private_predictions, self._private_targets, self._private_caps)
+            private_filled = np.zeros((3, _COMPILED_ROWS))
+            private_count = private_piece.stop - start
+            for private_row, private_column in zip(private_filled, private_columns, strict=True):
+                private_row[:private_count] = private_column[private_piece]
+            found = _clipped_derivatives(self._loss, *private_filled)
+            private_found[:, private_piece] = [np.asarray(each)[:private_count] for each in found]
+        return private_found[0], private_found[1]
 
     def _blocks(self) -> Iterator[tuple[slice, Any]]:
         """Rows in float64, a block at a time."""

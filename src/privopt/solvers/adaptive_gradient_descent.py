@@ -64,8 +64,8 @@ class AdaptiveGradientDescent(Solver):
         balanced: see `ClippedGradient`.
         returns: "last" (the default); "average" (of the iterates, by one over their noise variance: better where the
             problem is well conditioned, the default in whitened coordinates); "flattest" (the iterate with the least
-            tracked norm, free); or "selected" (the exponential mechanism among the 64 iterates with the least tracked
-            norms, see `stationary_selection`).
+            tracked norm, free, and often farther from the minimum than the last one); or "selected" (the exponential
+            mechanism among the 64 iterates with the least tracked norms, see `stationary_selection`).
         selection_share: share of rho for "selected".
         growth: the KL condition, for the window and the prediction; default that of the problem.
         failure: beta of the paper's variant.

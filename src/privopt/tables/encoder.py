@@ -21,10 +21,8 @@ from privopt.tables.values import read_values
 
 # Wider than this, and with at most a tenth of a row's features non-zero, is stored as CSR by `sparse_output="auto"`.
 WIDE = 1000
-_EARLIER_RULES: dict[Any, Any] = {
-    "neutral": "midpoint",
-    "record": "zero",
-}  # names in models that were written before
+# Names of rules in models that were written before.
+_EARLIER_RULES: dict[Any, Any] = {"neutral": "midpoint", "record": "zero"}
 _AS_ENCODED = "Columns are as encoded: "
 _UNITS = {
     "num": "a number runs from {low} to {high} over its declared range",
@@ -397,7 +395,8 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
         if column.log1p:
             clipped, low, high = np.log1p(clipped), math.log1p(low), math.log1p(high)
         # Halved before the difference is taken: bounds near the largest float64 must not overflow.
-        fraction = (clipped / 2 - low / 2) / (high / 2 - low / 2)
+        spread = high / 2 - low / 2  # 0 of whole numbers whose bounds floats do not tell apart
+        fraction = (clipped / 2 - low / 2) / spread if spread else np.full(len(clipped), 0.5)
         scaled = np.where(finite, start + (end - start) * fraction, self._missing_is(column))
         # Rounding, to float64 above and to float32 here, must not leave the range.
         return np.clip(scaled.astype(np.float32), np.float32(start), np.float32(end))

@@ -120,7 +120,8 @@ class RowBlocks:
     def empty(self) -> Any:
         """No rows, in the types of the first file: an encoder that refuses a column's type refuses it here."""
         if self._place.delimiter is not None:
-            kinds = {name: self._schema.column(name).kind for name in self._columns}
+            described = {name: self._schema.column(name) for name in self._columns}
+            kinds = {name: "text" if one.is_huge else one.kind for name, one in described.items()}
             types = {} if self._as_texts else {"num": pa.float64(), "flag": pa.bool_()}
             return pa.table(
                 {name: pa.array([], types.get(kind, pa.string())) for name, kind in kinds.items()}

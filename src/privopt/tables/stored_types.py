@@ -23,7 +23,7 @@ def check_stored(spec: ColumnSpec, kind: Any) -> None:
             not say how texts write numbers.
     """
     declared = _declared(kind)
-    if spec.kind == "num" and declared == "text" and spec.file is None:
+    if spec.kind == "num" and declared == "text" and spec.file is None and not spec.is_huge:
         raise TableError(
             f"Column {spec.name!r} is stored as text: the schema says that it holds numbers. Store it as numbers, or "
             'say in the schema how texts write them, such as "file": {"decimal": "."}.'

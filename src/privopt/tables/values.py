@@ -17,6 +17,8 @@ Floats = NDArray[np.float64]
 
 _TICKS = {"s": 86400, "ms": 86400 * 10**3, "us": 86400 * 10**6, "ns": 86400 * 10**9}  # of a day
 
+_FARTHEST = 2**1000  # below the largest float
+
 
 def read_values(private_column: Any, spec: ColumnSpec) -> Floats:
     """Every cell of a number, a flag or a date as a float64; NaN where it is missing or cannot be read.
@@ -44,7 +46,8 @@ def whole_offsets(private_column: Any, spec: ColumnSpec, origin: int) -> Floats:
         if isinstance(private_cell, str) and cells.is_written_integer(private_cell.strip()):
             private_whole = int(private_cell)
         if isinstance(private_whole, int | np.integer) and not isinstance(private_whole, bool):
-            return float(int(private_whole) - origin)
+            private_offset = int(private_whole) - origin
+            return float(private_offset) if abs(private_offset) < _FARTHEST else math.nan
         return spec.format.number(private_cell) - origin
 
     if kind is None:
