@@ -371,7 +371,6 @@ TOGETHER = {
     "coefficients in both files": other_coefficients,
     "coefficients without a report": other_array("coef"),
     "an intercept without a report": other_array("intercept"),
-    "a length without a report": other_array("typical_length"),
     "n times 100": with_everywhere(300, 30_000),
     "a record is a user": with_everywhere("record", "user"),
     "the second moment": without_second_moment,

@@ -12,6 +12,7 @@ MOST_SECONDS, MOST_MEMORY = 10.0, 1.0  # GiB
 QUICK = (
     "report: 5,000 pictures",
     "report: deep blocks",
+    "report: a tiny delta",
     "model: not a number",
 )
 

@@ -23,7 +23,7 @@ from privopt.verification.verdict import Finding, verdicts_on
 
 MAKERS = {
     "gaussian": (samples.gaussian_report, Finding.PRICED),
-    "sampled": (samples.sampled_report, Finding.PRICED),
+    "sampled": (samples.sampled_report, Finding.NOT_PRIVATE),  # it was chosen without privacy
     "by hand": (samples.by_hand_report, Finding.PRICED),
     "adaptive": (samples.adaptive_report, Finding.PRICED),
     "seeded": (samples.seeded_report, Finding.NOT_PRIVATE),
@@ -194,6 +194,7 @@ def test_a_newer_format_is_refused():
 def test_a_best_guess_from_a_point_that_nobody_priced_is_not_verified():
     document = json.loads(text_of("sampled"))
     guarantee = document["guarantee"]
+    guarantee["holds"], document["selection"] = True, None
     document["curve"] = [{"delta": guarantee["delta"], "epsilon": 0.0}]
     guarantee["best_guess"] = 0.5 + 1e-5
     verdict = verdict_on(document)

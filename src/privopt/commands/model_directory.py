@@ -22,7 +22,7 @@ from privopt.verification.signatures import SIGNATURE_FILE, sign
 CLASSES = {kind.estimator.__name__: kind.estimator for kind in (*MODELS.values(), ROBUST_REGRESSION)}
 REPORT_PAGE, REPORT_DATA = "report.html", "report.json"
 # What the parts of a model raise when a document that nobody vouches for does not describe them.
-_UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 PAIRS = ("bounds", "target_bounds")  # arguments that JSON turns from tuples into lists
 MOST_OUTPUTS = 10_000
 RENAMED = {"scale_budget": "scale_share"}  # arguments in directories that were written before
@@ -150,7 +150,7 @@ class SavedModel:
             report = dataclasses.replace(report, model=_summary(estimator, encoder))
             if estimator.coef_.shape[-1] != encoder.n_features_out_ or not _fits(estimator):
                 raise ValueError
-        except _UNREADABLE:
+        except UNREADABLE:
             raise TableError(
                 f"The model directory {str(directory)!r} was written by another version of privopt, or altered: fit "
                 "it again."

@@ -4,7 +4,9 @@ from pathlib import Path
 
 from privopt.commands import screen
 from privopt.commands.limits import limited
-from privopt.commands.model_directory import SavedModel
+from privopt.commands.mistakes import Mistake
+from privopt.commands.model_directory import UNREADABLE, SavedModel
+from privopt.errors import PrivoptError
 from privopt.verification.signatures import SIGNATURE_FILE, check_key
 
 
@@ -23,8 +25,16 @@ def run(directory: Path, *, path_only: bool, work: float, sign_key: Path | None 
         saved = SavedModel.read(directory)
         if sign_key is not None:
             (directory / SIGNATURE_FILE).unlink(missing_ok=True)
-        page = saved.write_report(directory)
-        text = str(saved.report)
+        try:
+            page = saved.write_report(directory)
+            text = str(saved.report)
+        except UNREADABLE as error:  # of numbers that no run has
+            if isinstance(error, PrivoptError):
+                raise
+            raise Mistake(
+                f"the report of {str(directory)!r} holds numbers that cannot be drawn: it was altered, or written by "
+                "another version of privopt."
+            ) from None
     if sign_key is not None:
         saved.sign(directory, sign_key)
     terminal = screen.console()
