@@ -32,9 +32,8 @@ REMOVED = object()
 DIGESTS = ("sha256", "arrays_sha256")
 # What the caller declared and no run produced: a verdict prints it as "declared, not checked".
 DECLARED = re.compile(
-    r"report/(title|metrics|account)(/|$)"
+    r"report/(title|metrics|account|declared)(/|$)"
     r"|model/(document/(target|encoder)|document/versions/(python|jax|numpy|scikit-learn))(/|$)"
-    r"|report/declared/[4-9]"  # the sentences before follow from the arguments
 )
 
 
