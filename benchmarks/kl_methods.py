@@ -79,12 +79,20 @@ def solvers(method: str, case: Case, *, quick: bool = False) -> list[tuple[dict[
 
 
 def _tuned(case: Case, *, quick: bool) -> list[tuple[dict[str, float], Solver | str]]:
-    """Gradient descent as it is usually written: constant noise and step size, no momentum, the last iterate."""
+    """Gradient descent as it is usually written: constant noise and step size, no momentum, the last iterate.
+
+    It is told that the objective is no more curved than its step size suits, or long steps would be refused.
+    """
     found: list[tuple[dict[str, float], Solver | str]] = []
     for steps, factor in itertools.product(STEPS[:2] if quick else STEPS, FACTORS):
         eta = factor / case.curvature
         solver = GradientDescent(
-            steps=steps, clip=case.lipschitz, step_size=eta, momentum=0.0, returns="last"
+            steps=steps,
+            clip=case.lipschitz,
+            step_size=eta,
+            smoothness=1.0 / eta,
+            momentum=0.0,
+            returns="last",
         )
         found.append(({"steps": steps, "step_size": eta}, solver))
     return found

@@ -491,7 +491,7 @@ def test_a_gradient_that_is_not_finite_shows_no_curvature():
 
 
 def test_steps_too_long_for_the_curvature_are_shortened_as_it_shows():
-    """A step of 6 / L of the mean squared loss diverges; with `secant` it ends at the least squares."""
+    """A step of 6 / L diverges, for a user who states L / 6; with `secant` it ends at the least squares."""
     generator = np.random.default_rng(0)
     rows = generator.uniform(-1.0, 1.0, (200, 3))
     units = Units.from_arrays(rows, rows @ [0.3, -0.2, 0.1], row_bound=2.0)
@@ -499,7 +499,13 @@ def test_steps_too_long_for_the_curvature_are_shortened_as_it_shows():
     ends = []
     for secant in (False, True):
         solver = GradientDescent(
-            steps=80, step_size=6.0 / largest, momentum=0.5, clip=math.inf, returns="last", secant=secant
+            steps=80,
+            step_size=6.0 / largest,
+            smoothness=largest / 6.0,
+            momentum=0.5,
+            clip=math.inf,
+            returns="last",
+            secant=secant,
         )
         found = minimize(Problem(losses.squared), units, budget=Budget(math.inf, 0.0), solver=solver)
         ends.append(float(np.max(np.abs(np.asarray(found.params) - [0.3, -0.2, 0.1]))))

@@ -24,6 +24,8 @@ from privopt.solvers.newton import DoubleNoiseNewton
 from privopt.solvers.registry import SOLVERS, choose
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 from privopt.solvers.svrg import SVRG
+from privopt.solvers.user_federated_averaging import UserFederatedAveraging
+from privopt.solvers.user_gradient_descent import UserGradientDescent
 from privopt.solvers.worst_group_descent import WorstGroupDescent
 from privopt.status import Status
 
@@ -132,6 +134,20 @@ def test_a_step_size_that_the_stated_curvature_allows_is_not_refused():
         choose(GradientDescent(step_size=10.0), instance)
     choose(GradientDescent(step_size=10.0, smoothness=0.05), instance)
     choose(GradientDescent(), instance)
+
+
+@pytest.mark.parametrize("solver", [UserGradientDescent, UserFederatedAveraging, CorrelatedNoiseDescent])
+def test_where_no_curvature_can_be_stated_only_the_penalty_limits_the_step(solver) -> None:
+    by_user = solver is not CorrelatedNoiseDescent
+    public, budget = units(by_user).public, Budget(1.0, DELTA)
+    for ridge, allowed in ((0.01, 190.0), (10.0, 0.19)):
+        instance = Instance(Problem(losses.logistic, Ridge(ridge, FREE)), public, budget)
+        choose(solver(step_size=allowed), instance)
+        with pytest.raises(
+            ValueError, match=r"the penalty's curvature is .*Leave step_size open for a safe one\.$"
+        ):
+            choose(solver(step_size=1.1 * allowed), instance)
+    choose(solver(step_size=1e9), Instance(Problem(losses.logistic), public, budget))
 
 
 def test_descent_for_the_worst_group_takes_the_ridge_into_its_step():

@@ -82,16 +82,27 @@ class Solver(Program[Problem]):
         return math.inf
 
     def gradient_limit(self, instance: Instance, *, momentum: float = 0.0) -> float:
-        """The stability limit 2 (1 + momentum) / L of gradient steps, with heavy ball or without, by the known L."""
+        """The stability limit 2 (1 + momentum) / L of gradient steps, with heavy ball or without.
+
+        L is what the solver states. Where it could and does not, L is what the loss and the row bound allow. Where it
+        has no field to state it in, L is the penalty's alone: rows may be far shorter than their bound.
+        """
         smoothness, curvature = getattr(self, "smoothness", None), getattr(self, "curvature", None)
         if smoothness is None:
-            smoothness = instance.known_smoothness
+            smoothness = instance.penalty_smoothness
             if curvature is not None:
-                smoothness = curvature + instance.penalty_smoothness
+                smoothness += curvature
+            elif self._states_curvature is not None:
+                smoothness = instance.known_smoothness
         return 2.0 * (1.0 + momentum) / smoothness if smoothness > 0 else math.inf
 
+    @property
+    def _states_curvature(self) -> str | None:
+        """The field, if any, in which it takes a curvature that is known better."""
+        return next((name for name in ("smoothness", "curvature") if hasattr(self, name)), None)
+
     def check_step_size(self, instance: Instance) -> None:
-        """Refuse a step size that was given and is too large for the known curvature, before anything is paid.
+        """Refuse a step size that was given and is beyond `longest_step`, before anything is paid.
 
         Raises:
             ValueError: it says which are allowed.
@@ -99,16 +110,17 @@ class Solver(Program[Problem]):
         given = getattr(self, "step_size", None)
         if given is None or given <= self.longest_step(instance) * (1.0 + 1e-9):
             return
-        penalty = instance.penalty_smoothness
-        ridge = f", {penalty:.3g} of it from the penalty" if penalty > 0 else ""
-        stated = next((name for name in ("smoothness", "curvature") if hasattr(self, name)), None)
-        better = (
-            f" If you know that the mean objective is less curved, give its `{stated}`." if stated else ""
-        )
+        penalty, better = instance.penalty_smoothness, ""
+        why = f"the penalty's curvature is {penalty:.3g}"
+        if self._states_curvature is not None:
+            ridge = f", {penalty:.3g} of it from the penalty" if penalty > 0 else ""
+            why = f"the objective's curvature may be {instance.known_smoothness:.3g}{ridge}"
+            better = (
+                f" If you know that the mean objective is less curved, give its `{self._states_curvature}`."
+            )
         raise ValueError(
-            f"step_size must be at most {self.longest_step(instance):.3g}, got {given!r}: the objective's curvature "
-            f"may be {instance.known_smoothness:.3g}{ridge}, and longer steps on it diverge. Leave step_size open for "
-            f"a safe one.{better}"
+            f"step_size must be at most {self.longest_step(instance):.3g}, got {given!r}: {why}, and longer steps on "
+            f"it diverge. Leave step_size open for a safe one.{better}"
         )
 
     @abc.abstractmethod
