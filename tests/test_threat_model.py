@@ -55,7 +55,7 @@ def test_the_limits_are_those_of_the_code() -> None:
         "grow to 1 GiB, or to 100 times": (unpacking.MOST_FREE, unpacking.MOST_GROWTH) == (2**30, 100),
         "16 MiB of CSV header": unpacking.MOST_HEADER == 2**24,
         "a regular file of 1 MiB": default_account.MOST_BYTES == 2**20,
-        "a regular file of 1 GiB": account_file.MOST_BYTES == 2**30,
+        "a regular file of 64 MiB": account_file.MOST_BYTES == 2**26,
         "up to 10<sup>12</sup>": options.MOST_UNITS == 10**12,
         "epsilon up to 10<sup>6</sup>": mistakes.MOST_EPSILON == 1e6,
         "10<sup>8</sup> synthetic rows": options.MOST_ROWS == 10**8,

@@ -143,7 +143,11 @@ def user_mean(
             "groups is missing: give the key of the user that each row belongs to. Where every row is somebody else's, "
             "give as many different keys."
         )
-    values = cells.matrix(values)
+    kind, values = type(values).__name__, cells.matrix(values)
+    if values.ndim not in (1, 2):
+        raise TypeError(
+            f"values must be numbers of shape (rows,) or (rows, d), got {kind}: give one row for each record."
+        )
     flat = values.ndim == 1
     noise = NoiseSource(random_state)
     units = Units.from_arrays(

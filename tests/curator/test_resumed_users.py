@@ -77,6 +77,7 @@ def searched(path: Path, account: Account | None = None, engine: Any = "memory",
         bounds=(0, USERS),
         classes=[0, 1],
         alpha="private",
+        alphas=[0.01, 0.0101],  # whichever is chosen, the last fit takes as many steps
         solver="gradient-descent",
         max_records_per_user=CAP,
         account=account,

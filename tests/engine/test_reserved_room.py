@@ -277,7 +277,7 @@ def test_of_an_adaptive_solver_room_is_taken_for_all_that_it_may_make(tmp_path):
     assert taken(PrivateClip()) == Extra(record=2 * row + order, sets=3)
     assert taken(AdaptiveGradientDescent()) == Extra()
     for share, maps in ((0.0, 1), (0.1, 2)):
-        whitened = Whitening(inner=AdaptiveGradientDescent(), rescaling_share=share)
+        whitened = Whitening(inner=AdaptiveGradientDescent(), rescaling_share=share, quantile_share=0.0)
         assert taken(whitened) == Extra(record=maps * row, sets=maps)
         assert taken(RandomizedSmoothing(inner=whitened)) == Extra(record=maps * row, sets=maps)
         staged = StronglyConvexStages(inner=whitened)

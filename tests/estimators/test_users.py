@@ -273,7 +273,9 @@ def test_a_fit_of_several_stages_uses_the_same_records_of_a_user_in_all_of_them(
     monkeypatch.setattr(Units, "from_arrays", watched)
     model = model_of(LogisticRegression, way, max_records_per_user=2)
     model.fit(X, toy_data()[1], groups=KEYS)
-    assert len(kept) >= 2
+    assert len(kept) >= (
+        1 if way == "a private strength" else 2
+    )  # all candidates see the rows of one loading
     assert len(kept[0]) == 2 * 60
     assert all(each == kept[0] for each in kept)
     first = list(kept)

@@ -163,7 +163,8 @@ def label_codes(private_labels: NDArray[Any], classes: Sequence[Any]) -> Codes:
     if private_labels.dtype.kind == "O":
         return np.fromiter((_code(position, writings, label) for label in private_labels), np.int64)
     known = np.asarray(classes)
-    if (known.dtype.kind in "US") == (private_labels.dtype.kind in "US") and known.dtype.kind != "O":
+    kinds = known.dtype.kind, private_labels.dtype.kind
+    if kinds[0] == kinds[1] or not {"U", "S", "O"} & set(kinds):  # bytes and texts compare by raising
         order = np.argsort(known)
         place = np.minimum(np.searchsorted(known[order], private_labels), len(classes) - 1)
         private_codes = np.where(known[order][place] == private_labels, order[place], -1)

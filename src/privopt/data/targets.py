@@ -46,7 +46,10 @@ def check_targets(targets: Any, rows: int, classes: Any) -> NDArray[Any] | None:
         raise ValueError(
             "targets must have shape (rows,), one for each row of features: give as many targets as rows."
         )
-    if classes is not None and array.dtype.kind in "biuf" and not any(map(_writes_number, classes)):
+    if classes is not None and (
+        (array.dtype.kind in "biuf" and not any(map(_writes_number, classes)))
+        or (array.dtype.kind == "S" and not all(isinstance(label, bytes) for label in classes))
+    ):
         raise TypeError(
             f"targets have dtype {array.dtype}, but classes are {list(classes)!r}: give the labels as stored."
         )

@@ -282,7 +282,9 @@ def _ratio(private_above: int, private_below: int) -> str:
 def _times(factor: int, private_number: int) -> int:
     """How often a factor goes into an integer that is not 0."""
     powers = [factor]
-    while private_number % powers[-1] == 0:
+    for _ in range(private_number.bit_length()):
+        if private_number % powers[-1]:
+            break
         powers.append(powers[-1] ** 2)
     times = 0
     for place in reversed(range(len(powers) - 1)):

@@ -7,6 +7,7 @@ from typing import Any
 
 import narwhals as nw
 import pandas as pd
+from scipy import sparse
 
 from privopt.errors import ArgumentError, ArgumentTypeError
 
@@ -61,7 +62,7 @@ def check_table(X: Any) -> None:
             "X is a text: to fit to the rows of a file, open it with privopt.Table.open(path, schema) and pass the "
             "table."
         )
-    if isinstance(X, Mapping):
+    if isinstance(X, Mapping) and not sparse.issparse(X):  # SciPy's dictionary of keys is a matrix
         raise ArgumentTypeError(
             "X is a dictionary: pass a data frame, pandas.DataFrame(X), or an array of shape (rows, features)."
         )

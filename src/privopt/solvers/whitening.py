@@ -126,9 +126,9 @@ class Whitening(Solver):
 
     @property
     def makes(self) -> tuple[int, int]:
-        """What the inner solver makes, of a map of the rows; where releases are rescaled, another map."""
+        """What the inner solver makes, of a map of the rows; scale and shift, and a quantile's level, map them again."""
         blocks, maps = self.inner.makes
-        return blocks, maps + (1 if self.rescaling_share == self.quantile_share == 0 else 2)
+        return blocks, maps + 1 + sum(share != 0 for share in (self.rescaling_share, self.quantile_share))
 
     @property
     def rests_on_convexity(self) -> str:
