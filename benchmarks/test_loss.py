@@ -345,7 +345,7 @@ HEAD = [
 def table_rows(records: Sequence[Record], before: str = BEFORE) -> list[list[str]]:
     """Per model and epsilon: geometric means over problems of the excess over the constant's and over that of `before`.
 
-    A cell counts with at least a thousandth of what a constant leaves: below that both are as good as plain.
+    An excess counts as at least a hundredth of the constant's: below that a model is as good as plain.
     """
     known = select(records, benchmark="test-loss")
     rows: list[list[str]] = []
@@ -372,5 +372,5 @@ def _mean(ratios: Iterable[float]) -> float:
 
 
 def _excess(cell: Record, loss: float | None = None) -> float:
-    least = 1e-3 * max(cell["constant"] - cell["plain"], 1e-2 * cell["plain"])
+    least = 1e-2 * max(cell["constant"] - cell["plain"], 1e-2 * cell["plain"])
     return max((cell["loss"] if loss is None else loss) - cell["plain"], least)

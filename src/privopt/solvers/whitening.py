@@ -126,7 +126,7 @@ class Whitening(Solver):
 
     @property
     def makes(self) -> tuple[int, int]:
-        """What the inner solver makes, of a map of the rows; scale and shift, and a quantile's level, map them again."""
+        """The inner solver's, of a map of the rows; scale and shift, and a quantile's level, map them again."""
         blocks, maps = self.inner.makes
         return blocks, maps + 1 + sum(share != 0 for share in (self.rescaling_share, self.quantile_share))
 
