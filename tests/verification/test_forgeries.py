@@ -32,7 +32,7 @@ REMOVED = object()
 DIGESTS = ("sha256", "arrays_sha256")
 # What the caller declared and no run produced: a verdict prints it as "declared, not checked".
 DECLARED = re.compile(
-    r"report/(title|metrics|account|declared)(/|$)"
+    r"report/(title|metrics|account)(/|$)"
     r"|model/(document/(target|encoder)|document/versions/(python|jax|numpy|scikit-learn))(/|$)"
 )
 
@@ -69,7 +69,8 @@ class Case:
         for part in ("report", "marks", "model", "summary"):
             document = getattr(self, part)
             for path in () if document is None else leaves(document):
-                if not DECLARED.match("/".join(map(str, (part, *path)))):
+                by_hand = self.model is None and path[0] == "declared"  # of `minimize`, whose replay has no start
+                if not by_hand and not DECLARED.match("/".join(map(str, (part, *path)))):
                     for value in forged(at(document, path)):
                         yield part, path, value
         for part in ("releases", "arrays"):
