@@ -69,7 +69,9 @@ class Case:
         for part in ("report", "marks", "model", "summary"):
             document = getattr(self, part)
             for path in () if document is None else leaves(document):
-                by_hand = self.model is None and path[0] == "declared"  # of `minimize`, whose replay has no start
+                by_hand = (
+                    self.model is None and path[0] == "declared"
+                )  # of `minimize`, whose replay has no start
                 if not by_hand and not DECLARED.match("/".join(map(str, (part, *path)))):
                     for value in forged(at(document, path)):
                         yield part, path, value
