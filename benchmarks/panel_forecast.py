@@ -22,9 +22,9 @@ from scipy.optimize import minimize as least
 from benchmarks.panel_cells import EPSILONS, Cell, Model
 from benchmarks.panel_problems import PROBLEMS, PanelProblem, arrays
 from benchmarks.results import RESULTS, Record, append, select
-from privopt.planning.learnt import POWER
-from privopt.planning.learnt_words import HIDDEN
-from privopt.planning.plan import LEARNT_SHARE
+from privopt.planning.improvement_share import POWER
+from privopt.planning.improvement_words import HIDDEN
+from privopt.planning.plan import IMPROVEMENT_SHARE
 from privopt.planning.whitening_forecast import FITTED
 from privopt.solve import minimize
 
@@ -110,16 +110,19 @@ def measured(problem: PanelProblem, model: Model, seeds: int) -> Iterator[Record
             "mu": cell.mu,
             "predicted": plan.predicted_excess,
             "range": plan.predicted_range and list(plan.predicted_range),
-            "planned_share": plan.indicators[LEARNT_SHARE].value if LEARNT_SHARE in plan.indicators else None,
+            "planned_share": plan.indicators[IMPROVEMENT_SHARE].value
+            if IMPROVEMENT_SHARE in plan.indicators
+            else None,
             "excess": float(np.mean(excess)),
             "constant": float(np.mean(constant)),
             "shares": [float(one) for one in 1.0 - excess / np.mean(constant)],
             "said": [
-                float(run.findings[LEARNT_SHARE].value) if LEARNT_SHARE in run.findings else None
+                float(run.findings[IMPROVEMENT_SHARE].value) if IMPROVEMENT_SHARE in run.findings else None
                 for run in runs
             ],
             "hidden": [
-                LEARNT_SHARE in run.findings and run.findings[LEARNT_SHARE].meaning == HIDDEN for run in runs
+                IMPROVEMENT_SHARE in run.findings and run.findings[IMPROVEMENT_SHARE].meaning == HIDDEN
+                for run in runs
             ],
             "offset": known.offset if known else None,
         }
@@ -195,7 +198,7 @@ def _left_out(records: Sequence[Record], names: Sequence[str]) -> dict[int, floa
 
 
 def _fitted_offset(records: Sequence[Record]) -> tuple[float, float]:
-    """a of `planning.learnt` with the least weighted squared error of the share; the mean absolute error."""
+    """a of `planning.improvement_share` with the least weighted squared error of the share; the mean absolute error."""
     pairs = [
         ((math.log(said / (1.0 - said)) - one["offset"]) / POWER, _within(true), weight)
         for one, weight in zip(records, _weights(records), strict=True)

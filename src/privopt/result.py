@@ -9,9 +9,9 @@ import numpy as np
 
 from privopt.curator.transcript import Transcript
 from privopt.notebook import card
-from privopt.planning.learnt import Evidence
+from privopt.planning.improvement_share import Evidence
 from privopt.planning.picture import Picture
-from privopt.planning.plan import LEARNT_SHARE, Finding, Plan, figure
+from privopt.planning.plan import LABELS, WARNINGS, Finding, Plan, figure, own_lines, warnings_in
 from privopt.report.kept import Recipe
 from privopt.report.report import PrivacyReport
 from privopt.status import Status
@@ -94,9 +94,9 @@ class Result(NamedTuple):
             rows.append(("plan", self.plan.headline))
         noise = "; the noise came from a seed: NOT PRIVATE" if self.transcript.seeded else ""
         rows.append(("transcript", f"{self.transcript.releases:,} releases{noise}"))
-        if LEARNT_SHARE in self.findings:
-            rows.append(("learnt", self.findings[LEARNT_SHARE].meaning))
-        others = {name: found for name, found in self.findings.items() if name != LEARNT_SHARE}
+        rows += own_lines(self.findings)
+        rows += [("notice", sentence) for sentence in warnings_in(self.findings)]
+        others = {name: found for name, found in self.findings.items() if name not in (*LABELS, *WARNINGS)}
         if others:
             found = (f"{name.replace('_', ' ')} {figure(one.value)}" for name, one in others.items())
             rows.append(("findings", ", ".join(found)))

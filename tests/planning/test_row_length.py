@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privopt.planning.row_length import length_shown, presence, square_length
+from privopt.planning.row_length import length_shown, square_length, usable_share
 
 
 def divided(x: Any) -> Any:
@@ -32,7 +32,7 @@ def test_the_moment_of_divided_rows_becomes_that_of_rows_as_they_are(columns: in
     x = np.zeros((8, columns))
     x[:, :8] = 1.0  # all of length 3 with the constant
     rows = divided(x)
-    found = square_length(rows.T @ rows / 8, 0.0, columns, all_present=True)
+    found = square_length(rows.T @ rows / 8, 0.0, columns, all_expected=True)
     assert found == pytest.approx(1.0 + 9.0, rel=0.02)
 
 
@@ -49,11 +49,19 @@ def test_noise_alone_gives_a_length_in_the_middle() -> None:
     assert length_shown(0.0, 1e3, columns=80) == pytest.approx(81**0.25, rel=0.05)
 
 
-def test_units_without_a_record_do_not_count_where_their_number_is_not_public() -> None:
+def test_units_that_are_not_usable_do_not_count_under_either_relation() -> None:
     rows = divided(np.random.default_rng(2).uniform(-1.0, 1.0, (4_000, 5)))
     moment = rows.T @ rows / len(rows)
-    whole = square_length(moment, 1e-4, 5, all_present=True)
-    assert presence(0.5 * moment, 1e-4) == pytest.approx(0.5, abs=0.01)
-    assert square_length(0.5 * moment, 1e-4, 5, all_present=False) == pytest.approx(whole, rel=0.01)
-    assert square_length(0.5 * moment, 1e-4, 5, all_present=True) > 1.2 * whole
-    assert presence(np.full((6, 6), math.nan), 1e-4) == 1.0
+    whole = square_length(moment, 1e-4, 5, all_expected=True)
+    for all_expected in (True, False):
+        assert usable_share(0.5 * moment, 1e-4, all_expected=all_expected) == pytest.approx(0.5, abs=0.01)
+        half = square_length(0.5 * moment, 1e-4, 5, all_expected=all_expected)
+        assert half == pytest.approx(whole, rel=0.01)
+        assert usable_share(np.full((6, 6), math.nan), 1e-4, all_expected=all_expected) == 1.0
+
+
+def test_where_all_are_expected_noise_alone_does_not_take_any_away() -> None:
+    moment = np.eye(6) / 6.0
+    assert usable_share(0.97 * moment, 1e-4, all_expected=True) == 1.0
+    assert usable_share(0.8 * moment, 0.1, all_expected=True) == 1.0
+    assert usable_share(0.97 * moment, 1e-4, all_expected=False) == pytest.approx(0.97, abs=1e-3)

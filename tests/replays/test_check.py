@@ -245,7 +245,7 @@ REFUTED = {
         for name in ("sensitivity", "scale")
     ],
     "a name": set_in("releases", 1, "name", value="Else"),
-    "a finding": set_in("findings", "learnt_share", "value", value=0.99),
+    "a finding": set_in("findings", "improvement_share", "value", value=0.99),
     "the status": set_in("status", value="finished and more"),
     "a sentence": set_in("summary", 0, value="One record is protected by epsilon 0.1."),
     "a word of the plan": set_in("plan", "reason", value="because"),

@@ -15,7 +15,7 @@ from privopt.commands.placing import settled_for
 from privopt.commands.tables import opened, units_of
 from privopt.commands.task import Estimator, Task, needed_options
 from privopt.errors import PrivoptError
-from privopt.planning.plan import LEARNT_SHARE, Plan
+from privopt.planning.plan import Plan, own_lines, warnings_in
 from privopt.report.kept import RELEASES_FILE
 from privopt.report.report import PrivacyReport
 from privopt.report.words import number
@@ -142,11 +142,8 @@ def _summarise(terminal: Console, report: PrivacyReport, directory: Path, paying
         [
             ("guarantee", guarantee if report.is_private else "none: NOT PRIVATE"),
             ("status", report.status),
-            *(
-                (("learnt", report.findings[LEARNT_SHARE].meaning),)
-                if LEARNT_SHARE in report.findings
-                else ()
-            ),
+            *own_lines(report.findings),
+            *(("notice", sentence) for sentence in warnings_in(report.findings)),
             *paying.summary(),
             ("model", f"{directory / 'model.json'}, model.safetensors"),
             ("report", f"{directory / model_directory.REPORT_PAGE}, {model_directory.REPORT_DATA}"),

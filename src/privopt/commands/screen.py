@@ -13,7 +13,7 @@ from rich.text import Text
 
 from privopt.curator.base import Observer
 from privopt.engine.progress import shown_by
-from privopt.planning.plan import Plan
+from privopt.planning.plan import Plan, own_lines
 from privopt.printable import printable
 from privopt.report.words import duration, number, several, several_or, size
 
@@ -101,7 +101,7 @@ def promises(plan: Plan) -> list[tuple[str, str]]:
     """What is known of the result beforehand, as labelled lines."""
     return [
         ("predicted", excess_row(plan)),
-        *((("learns", plan.learnt_sentence),) if plan.learnt_sentence else ()),
+        *own_lines(plan.indicators),
         ("bound", "no bound" if plan.bound is None else plan.bound.sentence),
         *(("indicator", sentence) for sentence in plan.indicator_sentences),
     ]

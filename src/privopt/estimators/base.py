@@ -33,7 +33,7 @@ from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.named_arguments import NamedArguments, refuses_unknown
 from privopt.planning.instance import Instance
-from privopt.planning.plan import Plan
+from privopt.planning.plan import Plan, usable_in
 from privopt.planning.user_caps import CAPS, CapPrice, compare_caps
 from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Relation, Weighting
 from privopt.replays.recipes import asked_of, recipe_of_fit
@@ -98,6 +98,8 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
         bounds_: (low, high) arrays, the bounds that were given or estimated.
         privacy_: the `PrivacyReport`: what was protected, how, and at what price.
         plan_: the `Plan` that was announced before the data were read.
+        usable_: the released estimate of the number of units that could be used, see `privacy_` for its deviation; None
+            where no release tells it.
         encoder_: what turned the rows of a `Table` into features, from its schema alone; None where X was features.
     Privacy:
         Everything released passes the curator, priced before data are read. A missing feature becomes a public number
@@ -132,6 +134,7 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
     bounds_: tuple[NDArray[np.float64], NDArray[np.float64]] = field(init=False)
     privacy_: PrivacyReport = field(init=False)
     plan_: Plan = field(init=False)
+    usable_: int | None = field(init=False)
     encoder_: TabularEncoder | None = field(init=False, default=None)
 
     @abc.abstractmethod
@@ -384,6 +387,7 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
             **fitted.setup.attributes(*fitted.setup.unscaled(fitted.result.params)),
             "plan_": fitted.result.plan,
             "n_iter_": fitted.steps,
+            "usable_": usable_in(fitted.result.findings),
             "privacy_": fitted.report(self._names(), declared),
         }
 

@@ -17,9 +17,12 @@ from privopt.public import Public, Relation
 
 WIDTH = 79  # of a printed plan
 COMPARED = ("releases", "passes", "predicted", "bound")  # of several plans
-LEARNT_SHARE = (
-    "learnt_share"  # the indicator and the finding that say how much of what there is to learn is learnt
-)
+IMPROVEMENT_SHARE = "improvement_share"  # of the improvement over a constant prediction that is achievable
+USABLE = "usable"  # the number of usable units
+# Indicators and findings that have a line of their own in plans and reports, and its label.
+LABELS = {USABLE: "usable", IMPROVEMENT_SHARE: "quality"}
+FEW_USABLE, UNSEEN_COLUMNS = "few_usable", "unseen_columns"
+WARNINGS = (FEW_USABLE, UNSEEN_COLUMNS)  # findings that a user must not overlook: their meanings are notices
 
 
 @dataclass(frozen=True)
@@ -234,7 +237,7 @@ class Plan:
             *chosen,
             ("effort", effort),
             ("predicted", self.excess_sentence),
-            *((("learns", self.learnt_sentence),) if self.learnt_sentence else ()),
+            *own_lines(self.indicators),
             ("bound", "no bound" if self.bound is None else self.bound.sentence),
             *(("indicator", sentence) for sentence in self.indicator_sentences),
             *(("declared", sentence) for sentence in self.black_box),
@@ -243,17 +246,17 @@ class Plan:
 
     @property
     def indicator_sentences(self) -> list[str]:
-        """Every indicator with its name and meaning, but for what `learnt_sentence` says."""
+        """Every indicator with its name and meaning, but for those of `own_lines`."""
         return [
             f"{name.replace('_', ' ')} {figure(found.value)}: {found.meaning}"
             for name, found in self.indicators.items()
-            if name != LEARNT_SHARE
+            if name not in LABELS
         ]
 
     @property
-    def learnt_sentence(self) -> str:
-        """How much of what there is to learn can be expected, and what would double it; empty where not known."""
-        found = self.indicators.get(LEARNT_SHARE)
+    def improvement_sentence(self) -> str:
+        """The expected share of the achievable improvement, and what would double it; empty where not known."""
+        found = self.indicators.get(IMPROVEMENT_SHARE)
         return "" if found is None else found.meaning
 
     @property
@@ -292,6 +295,21 @@ class Plan:
 
     def _repr_html_(self) -> str:
         return card(self.headline, self.rows())
+
+
+def own_lines(found: Mapping[str, Finding]) -> list[tuple[str, str]]:
+    """The indicators or findings of `LABELS`, as labelled sentences."""
+    return [(label, found[name].meaning) for name, label in LABELS.items() if name in found]
+
+
+def warnings_in(found: Mapping[str, Finding]) -> list[str]:
+    """The findings of `WARNINGS`, in sentences."""
+    return [found[name].meaning for name in WARNINGS if name in found]
+
+
+def usable_in(found: Mapping[str, Finding]) -> int | None:
+    """The number of usable units among the findings of a run; None where nothing is said of it."""
+    return int(found[USABLE].value) if USABLE in found else None
 
 
 def figure(value: Any) -> str:

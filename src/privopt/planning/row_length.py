@@ -23,28 +23,41 @@ from numpy.typing import NDArray
 EVEN = 0.8  # variance of the square of a number that is even over [-1, 1], over its squared mean
 GRID = 4_000  # values of S that are weighed, evenly spaced by their logarithms
 FARTHEST, LEAST_NOISE = 1e6, 1e-12  # of the entry and its noise, so that no square overflows
-SPREAD = 0.3  # how far the share of units with a record may be below 1, where it is not public
+SPREAD = 0.3  # how far the share of usable units may be below 1
+LEAST_SHARE, SURE = (
+    0.95,
+    2.0,
+)  # a share that is not below this by so many standard deviations is 1, as is expected
 
 
-def square_length(moment: NDArray[np.float64], noise: float, constant: int, *, all_present: bool) -> float:
+def square_length(moment: NDArray[np.float64], noise: float, constant: int, *, all_expected: bool) -> float:
     """k, at least 1: what turns the second moment of divided rows into that of rows as they are.
 
     Args:
         moment: of the divided rows, released, (d, d).
         noise: standard deviation of its entries.
         constant: the number of the column of ones.
-        all_present: whether every unit has a record of weight 1; else their share follows from the trace.
+        all_expected: see `usable_share`.
     """
-    share = 1.0 if all_present else presence(moment, noise)
+    share = usable_share(moment, noise, all_expected=all_expected)
     columns = max(len(moment) - 1, 1)
     return 1.0 + length_shown(float(moment[constant, constant]) / share, noise / share, columns=columns) ** 2
 
 
-def presence(moment: NDArray[np.float64], noise: float) -> float:
-    """The mean weight of a unit, 0 for one without a record: divided rows add their weight to the trace."""
-    weight = SPREAD**2 / (SPREAD**2 + len(moment) * noise**2)
-    share = 1.0 + weight * (float(np.trace(moment)) - 1.0)
-    return min(max(share, 1.0 - 3.0 * SPREAD), 1.0) if math.isfinite(share) else 1.0
+def usable_share(moment: NDArray[np.float64], noise: float, *, all_expected: bool) -> float:
+    """The share of usable units, between 0.1 and 1: each adds 1 to the trace of the moment of divided rows.
+
+    Args:
+        moment: of the divided rows, released, (d, d).
+        noise: standard deviation of its entries.
+        all_expected: whether n is the number of units that there are, so that all are usable unless the trace says
+            surely that they are not; else n may be above it.
+    """
+    trace, variance = float(np.trace(moment)), len(moment) * noise**2
+    if not math.isfinite(trace) or (all_expected and trace + SURE * math.sqrt(variance) >= LEAST_SHARE):
+        return 1.0
+    share = 1.0 + SPREAD**2 / (SPREAD**2 + variance) * (trace - 1.0)
+    return min(max(share, 1.0 - 3.0 * SPREAD), 1.0)
 
 
 def length_shown(square: float, noise: float, *, columns: int) -> float:

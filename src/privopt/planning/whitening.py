@@ -156,7 +156,7 @@ class WhiteningRule:
         budget: of everything, the second moment's share included.
         constant: the number of the column of ones, None without one.
         divided: whether rows enter the second moment divided by their length, and not as they are.
-        all_present: whether every unit has a record of weight 1.
+        all_expected: whether n is the number of units that there are, see `row_length.usable_share`.
     """
 
     constants: LossConstants
@@ -170,7 +170,7 @@ class WhiteningRule:
     budget: Budget
     constant: int | None = None
     divided: bool = False
-    all_present: bool = True
+    all_expected: bool = True
 
     @classmethod
     def of(
@@ -206,7 +206,7 @@ class WhiteningRule:
             budget=instance.budget,
             constant=constant,
             divided=divided,
-            all_present=public.relation is Relation.REPLACE_ONE and not public.by_user,
+            all_expected=public.relation is Relation.REPLACE_ONE and not public.by_user,
         )
 
     @property
@@ -293,7 +293,7 @@ class WhiteningRule:
         """k, see `row_length`; 1 where rows enter the moment as they are."""
         if not self.divided or self.constant is None:
             return 1.0
-        return square_length(moment, self.gram_noise, self.constant, all_present=self.all_present)
+        return square_length(moment, self.gram_noise, self.constant, all_expected=self.all_expected)
 
     def coordinates(self, released_moment: Array | NDArray[np.float64]) -> Coordinates:
         """The coordinates of a released second moment (d, d). Post-processing."""

@@ -19,9 +19,9 @@ from typing import Any
 from privopt.planning import quantile_level
 from privopt.planning.counts import RELATIVE_TO_THE_MEAN
 from privopt.planning.forecast import Forecast
+from privopt.planning.improvement_words import expected
 from privopt.planning.instance import Instance
-from privopt.planning.learnt_words import expected
-from privopt.planning.plan import LEARNT_SHARE, Finding
+from privopt.planning.plan import IMPROVEMENT_SHARE, Finding
 from privopt.planning.whitening import WhiteningRule
 from privopt.problems.losses import Huber, Logistic, Loss, Quantile, SmoothedHinge, Softmax, Squared
 
@@ -36,7 +36,7 @@ class Fitted:
         learnable: C, units of the loss.
         signal: kappa.
         spread: the range is the excess divided by this to the excess times this.
-        offset: o of `planning.learnt`; None where its share says little, then nothing is said of shares.
+        offset: o of `planning.improvement_share`; None where its share says little, then nothing is said of shares.
     """
 
     learnable: float
@@ -97,7 +97,7 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
     indicators: dict[str, Finding] = {}
     if found.offset is not None:
         said = expected(noise, found.spread, instance.public, instance.budget)
-        indicators[LEARNT_SHARE] = Finding(1.0 / (1.0 + noise), said)
+        indicators[IMPROVEMENT_SHARE] = Finding(1.0 / (1.0 + noise), said)
     return Forecast(
         excess=excess,
         excess_range=(excess / found.spread, instance.capped(excess * found.spread)),

@@ -11,7 +11,8 @@ from privopt.json_values import json_value
 from privopt.ledger import accounting
 from privopt.ledger.events import sequence
 from privopt.planning.counts import RELATIVE_SETTINGS
-from privopt.report import explain, learnt, stationarity, words
+from privopt.planning.plan import warnings_in
+from privopt.report import explain, quality, stationarity, words
 from privopt.report.facts import ReportFacts
 from privopt.report.figures import curves_figure, picture_figure, schedule_figure
 from privopt.report.formats import FORMAT_VERSION, form_of, json_text
@@ -178,7 +179,7 @@ def _run(report: ReportFacts, key: str) -> dict[str, Any]:
             ("What is protected.", explain.protection(report)),
             ("How strong it is.", explain.strength(report)),
             ("What it cost.", explain.price(report)),
-            *((("What it learnt.", learnt.in_words(report)),) if learnt.in_words(report) else ()),
+            *quality.paragraphs(report),
         ],
         "not_covered": explain.not_covered(report),
         "technical": technical(report),
@@ -197,7 +198,7 @@ def _run(report: ReportFacts, key: str) -> dict[str, Any]:
         "expectations": explain.expectations(report),
         "utility": explain.utility_assumptions(report),
         "declared": report.declared,
-        "notices": report.notices,
+        "notices": [one for one in report.notices if one not in warnings_in(report.findings)],
         "metrics": dict(report.metrics),
         "selection": report.selection,
         "model": _model(report),

@@ -11,9 +11,9 @@ from privopt.ledger.event_json import event_from_dict
 from privopt.notebook import card
 from privopt.planning.notices import NO_RELEASES
 from privopt.planning.picture import Picture
-from privopt.planning.plan import Finding, Plan
+from privopt.planning.plan import Finding, Plan, warnings_in
 from privopt.public import Relation
-from privopt.report import explain, learnt, stationarity, terminal, words
+from privopt.report import explain, quality, stationarity, terminal, words
 from privopt.report.account_use import AccountUse, burn_down
 from privopt.report.facts import Finished, ReportFacts, Selection
 from privopt.report.formats import FORMAT, FORMAT_VERSION, form_of, json_text, require_format
@@ -92,6 +92,7 @@ class PrivacyReport(ReportFacts):
                 dict.fromkeys(
                     (
                         *(() if transcript.releases else (NO_RELEASES,)),
+                        *warnings_in(result.findings),
                         *((NO_PLAN,) if plan is None else plan.notices),
                         *extra_notices,
                     )
@@ -148,7 +149,7 @@ class PrivacyReport(ReportFacts):
             explain.protection(self),
             explain.strength(self),
             explain.price(self),
-            learnt.in_words(self),
+            *(sentence for _, sentence in quality.paragraphs(self)),
             stationarity.in_words(self),
         ]
 

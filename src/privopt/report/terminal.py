@@ -5,7 +5,7 @@ import textwrap
 from functools import partial
 
 from privopt.planning import user_words
-from privopt.planning.plan import LEARNT_SHARE, Finding, figure
+from privopt.planning.plan import LABELS, WARNINGS, Finding, figure, own_lines, warnings_in
 from privopt.printable import printable_lines
 from privopt.report import explain, stationarity, words
 from privopt.report.facts import ReportFacts
@@ -51,20 +51,22 @@ def rows(report: ReportFacts) -> list[tuple[str, str]]:
         )
     if report.plan is not None and report.plan.bound is not None:
         lines.append(("bound", report.plan.bound.sentence))
-    if LEARNT_SHARE in report.findings:
-        lines.append(("learnt", report.findings[LEARNT_SHARE].meaning))
+    lines += own_lines(report.findings)
     shown = [
         (name, found)
         for name, found in report.findings.items()
-        if isinstance(found.value, int | float) and name != LEARNT_SHARE
+        if isinstance(found.value, int | float) and name not in (*LABELS, *WARNINGS)
     ]
     shown.sort(key=lambda one: one[0] not in stationarity.CERTIFICATES)
     lines += [
         ("shows", f"{words.spelled(name)} {figure(found.value)}: {_meaning(name, found)}")
         for name, found in shown[:MOST_FINDINGS]
     ]
-    if report.notices:
-        lines.append(("notices", f"{len(report.notices)}, first: {textwrap.shorten(report.notices[0], 120)}"))
+    told = warnings_in(report.findings)
+    notices = [one for one in report.notices if one not in told]
+    lines += [("notice", sentence) for sentence in told]
+    if notices:
+        lines.append(("notices", f"{len(notices)}, first: {textwrap.shorten(notices[0], 120)}"))
     own = "how long the loss function takes, what it prints or stores; " if _is_black_box(report) else ""
     floats = "" if all(group.exact for group in report.releases) else "floating point, "
     return [*lines, ("not covered", own + NOT_COVERED.format(floats=floats))]

@@ -24,8 +24,8 @@ from privopt.planning.coordinates import Coordinates, RowSpectrum
 from privopt.planning.descent_defaults import default_clip
 from privopt.planning.descent_theory import Shares, budget_shares
 from privopt.planning.forecast import Forecast
+from privopt.planning.improvement_share import Evidence
 from privopt.planning.instance import Instance
-from privopt.planning.learnt import Evidence
 from privopt.planning.newton_end import newton_end, newton_share
 from privopt.planning.shrinkage import NoisePath
 from privopt.problems.losses import GLMLoss, Logistic

@@ -205,7 +205,7 @@ class Program(abc.ABC, Generic[P]):
             predicted_range=forecast.excess_range,
             prediction=forecast.meaning,
             bound=forecast.bound,
-            indicators={**self.indicators(instance), **forecast.indicators},
+            indicators={**program.indicators(instance), **forecast.indicators},
             notices=(
                 *(() if program.releases() else (NO_RELEASES,)),
                 *extreme_epsilon(instance.budget),

@@ -9,6 +9,7 @@ Source:
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
@@ -18,14 +19,15 @@ from privopt.curator.base import Curator
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import counts, learnt_words, quantile_level, rescaling, whitening_forecast
+from privopt.planning import counts, improvement_words, quantile_level, rescaling, whitening_forecast
 from privopt.planning import whitening as planning
 from privopt.planning.counts import CountsRule
 from privopt.planning.effort import mapping_seconds, second_moment_seconds
 from privopt.planning.forecast import Forecast
+from privopt.planning.improvement_share import learnt
 from privopt.planning.instance import Instance
-from privopt.planning.learnt import learnt
-from privopt.planning.plan import LEARNT_SHARE, Finding
+from privopt.planning.plan import IMPROVEMENT_SHARE, Finding
+from privopt.planning.usable import Usable, announced, moment_deviation
 from privopt.planning.user_whitening import UserCountsRule, UserWhiteningRule
 from privopt.planning.whitening import WhiteningRule
 from privopt.problems.constraints import Unconstrained
@@ -286,12 +288,13 @@ class Whitening(Solver):
         assert self.moment_bound is not None
         moment = curator.release(SecondMoment(row_bound=self.moment_bound), Gaussian(self.noise_multiplier))
         released, inner = unpack(moment, public.d), self.inner
+        usable = self._usable(released, public)
         if isinstance(rule, CountsRule | UserCountsRule):
             assert found is not None
             outcome = inner.run_in(curator, problem, start, rule.coordinates(released, found, start))
             who = "users" if public.by_user else "records"
             mean = Finding(found.mean, f"of the {who}, as released before the descent")
-            return outcome._replace(findings={"mean_count": mean, **outcome.findings})
+            return outcome._replace(findings={**usable, "mean_count": mean, **outcome.findings})
         if self.coarse and isinstance(rule, WhiteningRule) and isinstance(inner, GradientDescent):
             first, rough = inner.steps // 2, rule.with_floor(self.coarse)
             begun = inner.with_(steps=first).run_in(curator, problem, start, rough.coordinates(released))
@@ -321,7 +324,32 @@ class Whitening(Solver):
                 curator, problem.loss, outcome.params, problem.constant, noise=self._quantile_noise()
             )
             outcome = outcome._replace(params=params)
+        outcome = outcome._replace(findings={**usable, **outcome.findings})
         return self._telling(outcome, released, problem, public)
+
+    @property
+    def _divides(self) -> bool:
+        """Whether rows enter the second moment divided by their length."""
+        rule = self.rule
+        if isinstance(rule, UserCountsRule):
+            rule = rule.users
+        if isinstance(rule, CountsRule | UserWhiteningRule):
+            rule = rule.whitening
+        return rule is not None and rule.divided
+
+    def _usable(self, released: Array, public: Public) -> dict[str, Finding]:
+        """How many units the second moment says are usable; nothing where rows enter it as they are."""
+        if not self._divides:
+            return {}
+        return Usable.in_moment(released, self.noise_multiplier, public).findings
+
+    def indicators(self, instance: Instance) -> Mapping[str, Finding]:
+        """As of any solver, and how exactly the number of usable units will be known."""
+        found = super().indicators(instance)
+        if not self._divides:
+            return found
+        deviation = moment_deviation(self.noise_multiplier, instance.public)
+        return {**found, **announced(deviation, instance.public, "at no further price")}
 
     def _telling(self, outcome: Outcome, released: Array, problem: Problem, public: Public) -> Outcome:
         """With what the releases say of how much was learnt, for losses where that was fitted."""
@@ -332,8 +360,8 @@ class Whitening(Solver):
         said = learnt(rule, released, outcome.evidence, problem, outcome.params, offset)
         if said is None:
             return outcome
-        share = Finding(said.share(), learnt_words.reached(said, public, rule.budget))
-        return outcome._replace(findings={**outcome.findings, LEARNT_SHARE: share})
+        share = Finding(said.share(), improvement_words.reached(said, public, rule.budget))
+        return outcome._replace(findings={**outcome.findings, IMPROVEMENT_SHARE: share})
 
     def _beside(self) -> float:
         """The share of mu^2 for neither the second moment nor the inner solver."""

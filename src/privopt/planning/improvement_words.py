@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_epsilon, gaussian_mu
-from privopt.planning.learnt import Learnt
+from privopt.planning.improvement_share import Learnt
 from privopt.planning.plan import figure
 from privopt.public import Public
 

@@ -10,10 +10,10 @@ import pytest
 from privopt import Budget, minimize
 from privopt.data.units import Units
 from privopt.ledger.gaussian_dp import gaussian_mu
-from privopt.planning import learnt_words
+from privopt.planning import improvement_words
+from privopt.planning.improvement_share import SCALES, Evidence, learnt
 from privopt.planning.instance import Instance
-from privopt.planning.learnt import SCALES, Evidence, learnt
-from privopt.planning.plan import LEARNT_SHARE
+from privopt.planning.plan import IMPROVEMENT_SHARE
 from privopt.planning.whitening import SHARE, WhiteningRule
 from privopt.planning.whitening_forecast import FITTED, fitted
 from privopt.problems import losses
@@ -100,7 +100,7 @@ def test_nothing_is_said_without_noise_or_of_what_is_not_finite() -> None:
 
 def test_sentences_round_and_say_what_would_double_the_share() -> None:
     public, budget = Public(n=10_000, d=D), Budget(1.0, 1e-8)
-    said = learnt_words.expected(4.0, 2.0, public, budget)
+    said = improvement_words.expected(4.0, 2.0, public, budget)
     assert said.startswith(
         "between 10 % and 35 % of what there is to learn; about 27,000 records at the same"
     )
@@ -108,14 +108,14 @@ def test_sentences_round_and_say_what_would_double_the_share() -> None:
     times = gaussian_mu(epsilon, 1e-8) / gaussian_mu(1.0, 1e-8)
     assert times == pytest.approx(4.0 / 1.5, rel=0.05)
     assert said.endswith("would double it")
-    assert learnt_words.expected(1.0, 2.0, public, budget).endswith("would bring it to 90 %")
-    assert learnt_words.expected(0.01, 2.0, public, budget).endswith("would add little")
-    far = learnt_words.more(0.1, lambda _: 1e3, public, budget)
+    assert improvement_words.expected(1.0, 2.0, public, budget).endswith("would bring it to 90 %")
+    assert improvement_words.expected(0.01, 2.0, public, budget).endswith("would add little")
+    far = improvement_words.more(0.1, lambda _: 1e3, public, budget)
     assert far == "; more than 100 times as many records would double it"
-    assert learnt_words.more(0.1, lambda _: 90.0, public, Budget(3.0, 1e-8)).endswith(
+    assert improvement_words.more(0.1, lambda _: 90.0, public, Budget(3.0, 1e-8)).endswith(
         "epsilon would double it"
     )
-    assert [learnt_words.about(share) for share in (0.01, 0.38, 0.99)] == [
+    assert [improvement_words.about(share) for share in (0.01, 0.38, 0.99)] == [
         "less than 10 %",
         "about 40 %",
         "more than 90 %",
@@ -135,7 +135,7 @@ def test_predictions_are_ranges_that_shrink_with_data_and_budget() -> None:
         plan = solver.plan(better)
         assert plan.predicted_range is not None
         assert plan.predicted_range[1] < high
-        assert plan.indicators[LEARNT_SHARE].value > found.indicators[LEARNT_SHARE].value
+        assert plan.indicators[IMPROVEMENT_SHARE].value > found.indicators[IMPROVEMENT_SHARE].value
     hopeless = solver.plan(instance(epsilon=1e-4))
     assert hopeless.predicted_range is not None
     assert hopeless.predicted_range[1] <= math.log(2.0) * (1 + 1e-9)
@@ -165,7 +165,7 @@ def test_other_losses_have_no_range_and_no_noise_has_no_error() -> None:
     plan = Whitening().plan(instance(problem=Problem(other, PROBLEM.regulariser, constant=D - 1)))
     assert plan.predicted_range is None
     assert plan.predicted_excess is not None
-    assert LEARNT_SHARE not in plan.indicators
+    assert IMPROVEMENT_SHARE not in plan.indicators
 
 
 def test_a_run_says_about_how_much_was_learnt() -> None:
@@ -178,11 +178,11 @@ def test_a_run_says_about_how_much_was_learnt() -> None:
     shares = []
     for epsilon in (0.003, 0.03, 0.3):
         result = minimize(PROBLEM, units, budget=Budget(epsilon, 1e-8), solver=Whitening(), random_state=4)
-        found = result.findings[LEARNT_SHARE]
+        found = result.findings[IMPROVEMENT_SHARE]
         shares.append(found.value)
         assert found.meaning in str(result.report).replace("\n                ", " ")
         assert found.meaning.split(" ")[-1] in result.report.to_html()
-        assert "learnt" in repr(result)
-        assert result.report.to_dict()["findings"][LEARNT_SHARE]["meaning"] == found.meaning
+        assert "quality: " in repr(result)
+        assert result.report.to_dict()["findings"][IMPROVEMENT_SHARE]["meaning"] == found.meaning
     assert shares[0] < 0.5 < shares[1] < shares[2]
     assert shares[2] > 0.9

@@ -1,0 +1,113 @@
+"""The number of usable privacy units, estimated from released values, and the notice where it is small.
+
+A record whose target cannot be read counts as zero, and so does a user without a usable record. Nothing may say so
+while data are read. But the second moment takes each row divided by its length, so that every usable unit adds exactly
+1 to its trace and the others add 0. With n units of d columns and a noise multiplier z,
+
+    usable      n tr(M)
+    deviation   sqrt(factor d) z
+
+which is post-processing of a release that is paid for already.
+
+Source:
+    Ours.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Array
+from numpy.typing import NDArray
+
+from privopt.planning.plan import FEW_USABLE, USABLE, Finding
+from privopt.planning.row_length import LEAST_SHARE, SURE
+from privopt.public import Public, Relation
+
+CAUSES = (
+    "Usual causes: labels in another spelling than the declared ones (yes and no, the codes 1 and 2, M and F); labels "
+    "stored as text; numbers with a decimal comma; an encoding other than UTF-8; missing targets"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usable:
+    """An estimate of the number of usable units.
+
+    Attributes:
+        estimate: of the number; noise may put it below 0 or above n.
+        deviation: standard deviation of its noise.
+        public: of the data.
+        source: the release that it was read off, and its price.
+    """
+
+    estimate: float
+    deviation: float
+    public: Public
+    source: str
+
+    @classmethod
+    def in_moment(
+        cls, released_moment: Array | NDArray[np.float64], multiplier: float, public: Public
+    ) -> "Usable":
+        """Read off the second moment of rows of length 1, (d, d).
+
+        Args:
+            released_moment: as it was released; it counts as zero where it is not finite.
+            multiplier: its noise multiplier.
+            public: of the data.
+        """
+        trace = float(np.trace(np.asarray(released_moment, np.float64)))
+        return cls(
+            estimate=public.n * trace if math.isfinite(trace) else 0.0,
+            deviation=moment_deviation(multiplier, public),
+            public=public,
+            source="by the trace of the second moment, at no further price",
+        )
+
+    @property
+    def count(self) -> int:
+        """The estimate, rounded and moved into [0, n]."""
+        return round(min(max(self.estimate, 0.0), float(self.public.n)))
+
+    @property
+    def is_low(self) -> bool:
+        """Whether fewer than 95 % of the units are usable, by two standard deviations."""
+        return self.estimate + SURE * self.deviation < LEAST_SHARE * self.public.n
+
+    @property
+    def amount(self) -> str:
+        """The number in words."""
+        return f"about {self.count:,} (± {_rounded(self.deviation)}) of {self.public.n:,} {self.public.unit}s"
+
+    @property
+    def findings(self) -> dict[str, Finding]:
+        """By name, the number, and the notice where it is low."""
+        found = {USABLE: Finding(self.count, f"{self.amount} are usable, {self.source}")}
+        if self.is_low:
+            found[FEW_USABLE] = Finding(self.count, self._notice())
+        return found
+
+    def _notice(self) -> str:
+        nominal = ""
+        if self.public.relation is Relation.ADD_OR_REMOVE_ONE:
+            nominal = f"; an n above the number of {self.public.unit}s"
+        return f"only {self.amount} are usable, and the others count as zero. {CAUSES}{nominal}"
+
+
+def moment_deviation(multiplier: float, public: Public) -> float:
+    """Standard deviation, in units, of the number that the trace of a released second moment shows."""
+    return math.sqrt(public.relation.factor * public.d) * multiplier
+
+
+def announced(deviation: float, public: Public, price: str) -> dict[str, Finding]:
+    """The indicator of a plan: how exactly the number will be known, and at what price."""
+    meaning = (
+        f"the report will give the number of usable {public.unit}s to about ± {_rounded(deviation)}, {price}"
+    )
+    return {USABLE: Finding(deviation, meaning)}
+
+
+def _rounded(deviation: float) -> str:
+    """A standard deviation of a number of units, to two digits; at least 1."""
+    return f"{int(float(f'{max(deviation, 1.0):.1e}')):,}"
