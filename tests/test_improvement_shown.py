@@ -1,4 +1,4 @@
-"""What a person sees of how much could be learnt, before a fit and after it: on the command line and in a notebook."""
+"""What a person sees of the quality to expect and of that reached: on the command line and in a notebook."""
 
 import json
 import re
@@ -40,7 +40,7 @@ def table() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("learnt")
+    path = tmp_path_factory.mktemp("quality")
     table().to_parquet(path / "table.parquet")
     entries = {
         target: {"target": target, "other_targets": [other], "columns": COLUMNS}
@@ -66,33 +66,33 @@ def shown(page: str) -> str:
     return " ".join(" ".join(words).split())
 
 
-def test_the_command_line_says_how_much_can_be_and_was_learnt(folder: Path) -> None:
+def test_the_command_line_says_which_quality_to_expect_and_was_reached(folder: Path) -> None:
     schema = ("--schema", folder / "schema.json", "--schema-name", "ill")
     planned = run("plan", *schema, *BUDGET, "--n", ROWS)
-    sentence = re.search(r"quality (between [^;]* of what there is to learn; .*?) bound", planned)
+    sentence = re.search(r"quality (between [^;]* of the improvement that .*?; .*?) bound", planned)
     assert sentence is not None
     assert WOULD.search(sentence[1])
     fitted = run(
         "fit", folder / "table.parquet", *schema, *BUDGET, "--random-state", 3, "--output", folder / "model"
     )
     assert sentence[1] in fitted
-    learnt = re.search(r"quality (about \d+ % of what there is to learn at this epsilon; .*?) model", fitted)
-    assert learnt is not None
-    assert WOULD.search(learnt[1])
-    assert learnt[1] in run("report", folder / "model")
+    reached = re.search(r"Done .* quality ((?:between|at most) [^;]* of the improvement that .*?; .*?) model", fitted)
+    assert reached is not None
+    assert WOULD.search(reached[1])
+    assert reached[1] in run("report", folder / "model")
     page = shown((folder / "model" / "report.html").read_text())
-    assert f"Model quality. By the released values, at no further price: {learnt[1]}." in page
+    assert f"Model quality. By the released values, at no further price: {reached[1]}." in page
 
 
-def test_a_notebook_says_how_much_can_be_and_was_learnt() -> None:
+def test_a_notebook_says_which_quality_to_expect_and_was_reached() -> None:
     frame = table()
     model = LogisticRegression(epsilon=0.2, delta=1e-7, bounds=(-1, 1), classes=[0, 1], random_state=3)
     model.fit(frame[[f"x{k}" for k in range(6)]].to_numpy(), frame["ill"].to_numpy())
     assert WOULD.search(model.plan_.improvement_sentence)
     assert f"quality {model.plan_.improvement_sentence}" in shown(model.plan_._repr_html_())
-    learnt = model.privacy_.findings["improvement_share"].meaning
-    assert WOULD.search(learnt)
-    assert f"quality {learnt}" in shown(model.privacy_._repr_html_())
+    reached = model.privacy_.findings["improvement_share"].meaning
+    assert WOULD.search(reached)
+    assert f"quality {reached}" in shown(model.privacy_._repr_html_())
 
 
 def test_counts_are_planned_in_units_of_their_mean_and_everything_says_so(folder: Path) -> None:

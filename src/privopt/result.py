@@ -11,7 +11,7 @@ from privopt.curator.transcript import Transcript
 from privopt.notebook import card
 from privopt.planning.improvement_share import Evidence
 from privopt.planning.picture import Picture
-from privopt.planning.plan import LABELS, WARNINGS, Finding, Plan, figure, own_lines, warnings_in
+from privopt.planning.plan import Finding, Plan, figure, in_sentences, own_lines, warnings_in
 from privopt.report.kept import Recipe
 from privopt.report.report import PrivacyReport
 from privopt.status import Status
@@ -96,7 +96,7 @@ class Result(NamedTuple):
         rows.append(("transcript", f"{self.transcript.releases:,} releases{noise}"))
         rows += own_lines(self.findings)
         rows += [("notice", sentence) for sentence in warnings_in(self.findings)]
-        others = {name: found for name, found in self.findings.items() if name not in (*LABELS, *WARNINGS)}
+        others = {name: found for name, found in self.findings.items() if not in_sentences(name)}
         if others:
             found = (f"{name.replace('_', ' ')} {figure(one.value)}" for name, one in others.items())
             rows.append(("findings", ", ".join(found)))

@@ -1,179 +1,272 @@
-"""How much of what there is to learn a whitened descent has learnt, said by its own releases.
+"""The share of the achievable improvement that a whitened descent has reached, estimated from its own releases.
 
-What there is to learn is how much better the best model without privacy is, on the training records, than the best
-constant prediction. Of that,
+The achievable improvement is how much better, in mean loss, the best model without privacy predicts new records than
+the best constant prediction does. Of that,
 
-    share = 1 - (excess of the model's mean loss) / (excess of the constant's)
+    share = 1 - (excess of the model) / (excess of the constant)
 
-has been learnt. Nobody may look at either excess. But gradients were released with noise of known size, and their
-average tells how much of it is signal. In v, with u the average of the points, y that of the released gradients with
-the same weights, noise sqrt(p), and in the eigenbasis of the second moment (h, f as in `planning.whitening`):
+has been reached. Nobody may look at either excess. But gradients y_t at the points u_t were released with noise of
+known size. In the eigenbasis of the second moment (h, f as in `planning.whitening`), with D = max(h / (h + f), 1/20),
+bars for means weighted by the precision of the noise, s_t its standard deviation, n units and v the model itself,
 
-    A_j = k c max(h_j / (h_j + f), 1/20)                       model of the curvature of the clipped loss
-    b = A u - y                                                A v* + N(0, p) where gradients are linear
-    b <- b - A q <q, b> / <q, A q>                             q moves all predictions by a constant
-    v*_j ~ N(0, tau^2 (h_j + f)),  g_j = A_j^2 (h_j + f)       large where the data vary; log tau^2 uniform beforehand
-    gain = E sum_j a_j tau^2 g_j / (tau^2 g_j + p),  a_j = A_j (h_j + f) / sum,  the mean over tau^2 given b
-    share = 1 / (1 + exp(-o - 0.6 log(gain / (1 - gain))))
+    y_t = a D (u_t - v*) + N(0, s_t^2)      where gradients are linear; a: curvature of the clipped loss
+    a   = sum <D (u_t - u), y_t - y> / s_t^2 over sum |D (u_t - u)|^2 / s_t^2, around what the loss would have
+    b   = a D u - y  =  a D v* + N(0, N_j)
+    N_j = p^2 + S D_j / n + (da D_j u_j)^2  noise of the mean gradient, of a finite sample, of a
 
-k is the share of a typical gradient that the clip leaves; c the curvature of the loss, of the logistic loss that at the
-mean prediction, at least 1/100; o depends on the loss. Where the largest likelihood of b is hardly above that of noise
-alone (`LEAST_EVIDENCE`), the noise hides what there is to learn. With z times as many records, or z times the mu, p
-falls by z^2: that is how a share follows from n and epsilon.
+so that sampling counts as noise too: a target of coin flips has its best model on the training records, but there is
+nothing to find. S is the variance of a slope: a times the share that the clip keeps for two classes; for numbers to
+predict it is not known, and what is significant is judged by the largest, min(1, clip / row length)^2. The direction q
+that moves all predictions by a constant is taken out of b. Then, for log tau^2 uniform beforehand,
+
+    v*_j ~ N(0, tau^2 (h_j + f)) across q,   flat along q
+    share = 1 - |v - v*|_D^2 / |v* across q|_D^2      for `DRAWS` draws of v* given b
+
+Its quantiles at 1/20 and 19/20 are the range, each moved away from the middle by a factor of `WIDENED` in 1 - share.
+Where the largest likelihood of b across q is hardly above that of noise alone (`LEAST_EVIDENCE`), or a has vanished, as
+it does where no record is usable and for coin flips whose slopes are all clipped, nothing was found.
 
 Source:
-    MacKay 1992 for the evidence. The numbers were fitted to the choosing half of the panel, see docs/benchmarks.md.
+    MacKay 1992 for the evidence; the rest is ours. `python -m benchmarks.improvement_calibration` holds the range to
+    account on problems whose share is known.
 """
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Array
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, ndtr
 
-from privopt.planning.logistic_curvature import logistic_curvature
+from privopt.planning.prediction_curvature import RESIDUAL, clipped_curvature
+from privopt.planning.rescaling import two_columns
 from privopt.planning.whitening import WhiteningRule
-from privopt.problems.losses import Logistic
-from privopt.problems.problem import Problem
+from privopt.problems.losses import GLMLoss, Logistic, Loss, Squared
+from privopt.public import Public
 
-POWER = 0.6
-LEAST_CURVED, LEAST_DAMPING = 0.01, 0.05
-LEAST_EVIDENCE = 2.0  # in natural logarithms
-SCALES = np.geomspace(1e-4, 1e5, 61)  # of tau^2 g / p, in the geometric mean over directions
+Floats = NDArray[np.float64]
+
+CALIBRATED = (Logistic, Squared)
+LEAST_DAMPING = 0.05
+LEAST_EVIDENCE = 1.5  # in natural logarithms
+SCALES = np.geomspace(1e-3, 1e6, 73)  # of tau^2 a^2 D^2 (h + f) over the noise, in the means over directions
+BENT = 0.15  # standard deviation of a over a along the path of two classes, where it is judged what is significant
+LINEAR = 0.5  # how far the path is trusted: a descent is not quite linear
+LEAST_CURVED = (
+    0.1  # a over what the loss would have, for two classes; for numbers to predict a itself is larger
+)
+VANISHED = 0.4  # likewise: below it no slope follows the prediction
+WIDEST = 5.0  # standard deviation of predictions, in the curvature
+DRAWS, SEED = 400, 7
+WIDENED = 1.2
 
 
 class Evidence(NamedTuple):
-    """What released gradients say together: averages with the same weights.
+    """The released gradients of one descent, in the coordinates of the run, (T, d) or (T, d, K).
 
     Attributes:
-        point: where the gradients were taken, in the coordinates of the run, (d,) or (d, K).
-        gradient: the released gradients, without the penalty's.
-        noise: standard deviation of the noise in each entry of it.
+        points: where they were taken.
+        gradients: as they were released, without the penalty's.
+        deviations: standard deviation of the noise in each entry of a gradient, (T,).
+        clip: C, their clipping norm.
     """
 
-    point: Array
-    gradient: Array
-    noise: float
+    points: Floats
+    gradients: Floats
+    deviations: Floats
+    clip: float
+
+    @classmethod
+    def of(
+        cls, points: Sequence[Array], gradients: Sequence[Array], deviations: Sequence[float], clip: float
+    ) -> "Evidence | None":
+        """The same as arrays; None where nothing was released, or without noise."""
+        if not points or not all(deviations):
+            return None
+        whole = (np.stack([np.asarray(one, np.float64) for one in many]) for many in (points, gradients))
+        return cls(*whole, np.asarray(deviations, np.float64), clip)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learnt:
-    """How much was learnt, and how that depends on the noise.
+class ImprovementShare:
+    """An estimate of the share.
 
     Attributes:
-        weights: a_j, (d,).
-        strength: g_j over their geometric mean, (d,).
-        chances: of each of `SCALES`, given the releases, (61,).
-        evidence: by how much the logarithm of the largest likelihood exceeds that of noise alone.
-        offset: o.
+        low, middle, high: of it; below 0 where the model is worse than a constant.
+        evidence: by how much the logarithm of the largest likelihood exceeds that of noise alone; 0 without curvature.
     """
 
-    weights: NDArray[np.float64]
-    strength: NDArray[np.float64]
-    chances: NDArray[np.float64]
+    low: float
+    middle: float
+    high: float
     evidence: float
-    offset: float
 
     @property
-    def hidden(self) -> bool:
-        """Whether the noise hides what there is to learn."""
-        return self.evidence < LEAST_EVIDENCE
-
-    def gain(self, times: float = 1.0) -> float:
-        """The mean share of a direction's signal that is kept, had there been `times` as many records."""
-        ratios = SCALES[:, None] * self.strength * times**2
-        return float(self.chances @ (ratios / (ratios + 1.0)) @ self.weights)
-
-    def share(self, times: float = 1.0) -> float:
-        """The share that was learnt, or that `times` as many records would let it learn."""
-        return share_of(self.gain(times), self.offset)
-
-    def times(self, share: float) -> float:
-        """How many times as many records, or how many times the mu, this share takes; infinite if more than 10^4."""
-        low, high = 0.0, math.log(1e4)
-        if self.share(math.exp(high)) < share:
-            return math.inf
-        for _ in range(60):
-            middle = 0.5 * (low + high)
-            low, high = (middle, high) if self.share(math.exp(middle)) < share else (low, middle)
-        return math.exp(high)
+    def is_found(self) -> bool:
+        """Whether there is more to be seen than noise."""
+        return self.evidence >= LEAST_EVIDENCE
 
 
-def share_of(gain: float, offset: float) -> float:
-    """The share that was learnt where a mean share `gain` of the signal is kept."""
-    gain = min(max(gain, 1e-6), 1.0 - 1e-6)
-    return 1.0 / (1.0 + math.exp(-offset - POWER * math.log(gain / (1.0 - gain))))
+@dataclass(frozen=True, kw_only=True)
+class _Slopes:
+    """What is known of the clipped loss's slopes.
+
+    Attributes:
+        curvature: a.
+        deviation: da, its standard deviation.
+        vanished: whether no slope follows the prediction.
+        variance: S.
+        largest: S, the largest that it can be.
+    """
+
+    curvature: float
+    deviation: float
+    vanished: bool
+    variance: float
+    largest: float
 
 
-def learnt(
+def improvement_share(
     rule: WhiteningRule,
     released_moment: ArrayLike,
     evidence: Evidence,
-    problem: Problem,
+    loss: Loss,
     params: ArrayLike,
-    offset: float,
-) -> Learnt | None:
+    public: Public,
+) -> ImprovementShare | None:
     """What the releases of one whitened descent say about its result. Post-processing of releases.
 
     Args:
         rule: of the run.
         released_moment: the second moment as it was released, (d, d).
         evidence: of the run in its coordinates.
-        problem: in the original coordinates.
-        params: the result in the original coordinates, (d,) or (d, K).
-        offset: o, of the loss.
+        loss: that was minimised.
+        params: the result in the original coordinates, (d,).
+        public: of the data.
     Returns:
-        None where there is no noise, or something is not finite.
+        None for losses on which it was not held to account, without a constant column, or if something is not finite.
     """
-    width = rule.width
-    rows = rule.directions(np.asarray(released_moment))
-    kept, axes = rows.eigenvalues, rows.axes
-    point, slope = (axes.T @ np.asarray(one, float).reshape(width, -1) for one in evidence[:2])
-    if not (evidence.noise > 0 and np.all(np.isfinite(point)) and np.all(np.isfinite(slope))):
+    found = np.asarray(params, np.float64)
+    if not isinstance(loss, CALIBRATED) or rule.constant is None or found.ndim != 1:
         return None
-    lengths = rows.scale
-    column = problem.constant
-    shift = np.zeros(width) if column is None else axes[column]
-    curvature = rule.constants.curvature
-    if isinstance(problem.loss, Logistic) and column is not None:
-        curvature = _curvature_at_mean(axes.T @ np.asarray(params, float).reshape(width), kept, shift)
-    clipped = rule.cap(math.sqrt(float(np.sum(kept / lengths))))
-    damping = np.maximum(kept / lengths, LEAST_DAMPING)
-    bend = clipped * curvature * damping
-    signal = bend[:, None] * point - slope
-    if column is not None:
-        moved = shift * np.sqrt(lengths)
-        signal = signal - np.outer(bend * moved, moved @ signal / np.sum(moved * moved * bend))
-    strength = bend**2 * lengths
-    strength = strength / np.exp(np.mean(np.log(strength)))
-    chances, likelihood = _posterior(signal / evidence.noise, strength)
-    return Learnt(
-        weights=bend * lengths / np.sum(bend * lengths),
-        strength=strength,
-        chances=chances,
-        evidence=likelihood,
-        offset=offset,
+    if not all(np.all(np.isfinite(one)) for one in (*evidence, found)):
+        return None
+    moment = np.asarray(released_moment, np.float64)
+    rows = rule.directions(moment)
+    damping = np.maximum(rows.damping, LEAST_DAMPING)
+    mean, spread = (float(entry) for entry in two_columns(rule.rows(moment), found).found)
+    precisions = evidence.deviations**-2.0
+    points, gradients = evidence.points @ rows.axes, evidence.gradients @ rows.axes
+    point, gradient = (precisions @ one / np.sum(precisions) for one in (points, gradients))
+    moves, turns = (points - point) * damping, gradients - gradient
+    slopes = _slopes(
+        loss,
+        (mean, spread),
+        reach=evidence.clip / max(rows.signal, 1e-9),
+        shown=float(precisions @ np.sum(moves * turns, axis=1)),
+        precision=float(precisions @ np.sum(moves**2, axis=1)),
+    )
+    bend = slopes.curvature * damping
+    signal = bend * point - gradient
+    noise = 1.0 / np.sum(precisions) + (slopes.deviation * damping * point) ** 2
+    along = rows.axes[rule.constant] * np.sqrt(rows.scale)  # a move along it shifts all predictions
+    across = signal - damping * along * (along @ signal) / (along @ (damping * along))
+    strength = damping**2 * rows.scale
+    bent = BENT if isinstance(loss, Logistic) else 0.0
+    doubt = (bent * bend * point) ** 2 + slopes.largest * damping / public.n
+    _, likely = _likelihoods(across, noise + doubt, strength)
+    noise = noise + slopes.variance * damping / public.n
+    reached = np.sqrt(rows.scale) * (rows.axes.T @ found)  # v, since w = U (h + f)^-1/2 U^T v
+    drawn = _shares(signal, across, reached, bend, noise, strength, along)
+    low, middle, high = (float(one) for one in np.quantile(drawn, (0.05, 0.5, 0.95)))
+    return ImprovementShare(
+        low=1.0 - (1.0 - low) * WIDENED,
+        middle=middle,
+        high=1.0 - (1.0 - high) / WIDENED,
+        evidence=0.0 if slopes.vanished else likely,
     )
 
 
-def _curvature_at_mean(
-    params: NDArray[np.float64], moment: NDArray[np.float64], shift: NDArray[np.float64]
-) -> float:
-    """sigma' at the mean prediction, from the moment of the features with the constant; all in the eigenbasis."""
-    constant = float(np.sum(moment * shift**2))
-    mean = float(np.sum(moment * shift * params)) / math.sqrt(max(constant, 1e-3))
-    return max(float(logistic_curvature(mean)), LEAST_CURVED)
+def _slopes(
+    loss: GLMLoss, predictions: tuple[float, float], *, reach: float, shown: float, precision: float
+) -> _Slopes:
+    """What the loss, its clip and the path say of the slopes.
+
+    Args:
+        loss: of two classes, or the squared one.
+        predictions: their mean and standard deviation.
+        reach: the slope beyond which the gradient of a typical row is clipped.
+        shown: precision times the a that the path shows.
+        precision: of that.
+    """
+    mean, spread = predictions
+    if isinstance(loss, Logistic):
+        usual = clipped_curvature(loss, mean, min(spread, WIDEST), reach) or 0.25
+        width, least = 0.3 * usual, LEAST_CURVED * usual
+    else:
+        usual, width, least = float(2.0 * ndtr(reach / RESIDUAL) - 1.0), 0.5, 0.02
+    total = LINEAR * precision + width**-2.0
+    shown_curvature, deviation = (LINEAR * shown + usual * width**-2.0) / total, total**-0.5
+    curvature, vanished = max(shown_curvature, least), shown_curvature + 2.0 * deviation < VANISHED * usual
+    if isinstance(loss, Logistic):
+        variance = curvature * min(1.0, reach / float(expit(abs(mean))))  # p (1 - p), and the clip once more
+        return _Slopes(
+            curvature=curvature, deviation=deviation, vanished=vanished, variance=variance, largest=variance
+        )
+    return _Slopes(
+        curvature=curvature,
+        deviation=deviation,
+        vanished=vanished,
+        variance=min(reach, RESIDUAL) ** 2,
+        largest=min(reach, 1.0) ** 2,
+    )
 
 
-def _posterior(
-    signal: NDArray[np.float64], strength: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], float]:
-    """The chances of `SCALES` given rows (d, K) of variance scale * strength + 1; the evidence for the likeliest."""
-    variances = SCALES[:, None] * strength + 1.0
-    energy, outputs = np.sum(signal**2, axis=1), signal.shape[1]
-    logs = -0.5 * np.sum(outputs * np.log(variances) + energy / variances, axis=1)
+def _likelihoods(signal: Floats, noise: Floats, strength: Floats) -> tuple[Floats, float]:
+    """The chance of each of `SCALES`, (73,), and the largest log-likelihood over that of noise alone."""
+    variances = _variances(noise, strength)
+    logs = -0.5 * np.sum(np.log(variances) + signal**2 / variances, axis=1)
     best = float(np.max(logs))
     chances = np.exp(logs - best)
-    return chances / np.sum(chances), best + 0.5 * float(np.sum(energy))
+    return chances / np.sum(chances), best + 0.5 * float(np.sum(np.log(noise) + signal**2 / noise))
+
+
+def _variances(noise: Floats, strength: Floats) -> Floats:
+    """Of the signal in each direction, for each of `SCALES`, (73, d)."""
+    even = strength / np.exp(np.mean(np.log(strength)))
+    return SCALES[:, None] * even * np.mean(noise) + noise
+
+
+def _shares(
+    signal: Floats,
+    across: Floats,
+    reached: Floats,
+    bend: Floats,
+    noise: Floats,
+    strength: Floats,
+    along: Floats,
+) -> Floats:
+    """Draws of the share, (`DRAWS`,): what it is for the optima that the releases leave possible.
+
+    Args:
+        signal: b, (d,).
+        across: b without the direction along which all predictions move alike.
+        reached: v.
+        bend: a D.
+        noise: N_j.
+        strength: D^2 (h + f).
+        along: q over D.
+    """
+    chances, _ = _likelihoods(across, noise, strength)
+    public_draw = np.random.default_rng(SEED)
+    scales = public_draw.choice(len(SCALES), DRAWS, p=chances)
+    kept = 1.0 - noise / _variances(noise, strength)[scales]
+    optima = (kept * across + np.sqrt(kept * noise) * public_draw.standard_normal(kept.shape)) / bend
+    pull = bend * along
+    stiff = float(pull @ along)
+    shift = float(pull @ reached) / stiff
+    best_shift = (along @ signal + np.sqrt(along**2 @ noise) * public_draw.standard_normal(DRAWS)) / stiff
+    missed = (reached - shift * along - optima) ** 2 @ bend + stiff * (shift - best_shift) ** 2
+    return 1.0 - missed / np.maximum(optima**2 @ bend, 1e-300)

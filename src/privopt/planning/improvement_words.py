@@ -1,28 +1,27 @@
-"""Sentences on how much of what there is to learn is learnt, before a run and after it."""
+"""Sentences on the share of the achievable improvement over a constant prediction, before a run and after it."""
 
 import math
 from collections.abc import Callable
 
 from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_epsilon, gaussian_mu
-from privopt.planning.improvement_share import Learnt
-from privopt.planning.plan import figure
+from privopt.planning.improvement_share import ImprovementShare
+from privopt.planning.plan import IMPROVEMENT_ENDS, IMPROVEMENT_SHARE, Finding, figure
 from privopt.public import Public
 
 GOAL = 0.9  # where a share cannot double, it is said what would bring it here
 ENOUGH = 0.95 * GOAL  # a share from which on more is not worth saying
+LEAST_SHARE = 0.01  # from which what would help is said
 MOST_TIMES = 100.0  # as many records: more is not spelled out
 MOST_EPSILON = 30.0
-HIDDEN = (
-    "the noise hides what there is to learn: the released gradients show no more than noise would; in most such runs "
-    "less than 60 % was learnt"
-)
+OF = "of the improvement that a model without privacy makes over a constant prediction"
+NOTHING_FOUND = "nothing was found: the released gradients show no more than noise would"
 
 
 def expected(noise: float, spread: float, public: Public, budget: Budget) -> str:
     """What a plan says where the share is 1 / (1 + x) of a noise x, on most data within a factor of the odds.
 
-    Where most data leave little to gain, it is said what would help where less is learnt, at the lower end.
+    Where most data leave little to gain, it is said what would help where less is reached, at the lower end.
 
     Args:
         noise: x; falls as one over the number of records, and over mu.
@@ -35,17 +34,28 @@ def expected(noise: float, spread: float, public: Public, budget: Budget) -> str
     least, x = (low, noise * spread) if at_low else (share, noise)
     what = "the lower end" if at_low else "it"
     gain = more(least, lambda wanted: x * wanted / (1.0 - wanted), public, budget, what=what)
-    return f"{between(low, share, high)} of what there is to learn{gain}"
+    return f"{between(low, share, high)} {OF}{gain}"
 
 
-def reached(learnt: Learnt, public: Public, budget: Budget) -> str:
-    """What the releases of a run say of its result."""
-    if learnt.hidden:
-        return HIDDEN
-    share = learnt.share()
-    return f"{about(share)} of what there is to learn at this epsilon" + more(
-        share, learnt.times, public, budget
-    )
+def findings(found: ImprovementShare, public: Public, budget: Budget) -> dict[str, Finding]:
+    """By name, what a run says of its result: the share, and the range that it lies in."""
+    said = reached(found, public, budget)
+    if not found.is_found:
+        return {IMPROVEMENT_SHARE: Finding(0.0, said)}
+    ends = (found.low, "the share is seldom below"), (found.high, "the share is seldom above")
+    return {IMPROVEMENT_SHARE: Finding(found.middle, said)} | {
+        name: Finding(end, meaning) for name, (end, meaning) in zip(IMPROVEMENT_ENDS, ends, strict=True)
+    }
+
+
+def reached(found: ImprovementShare, public: Public, budget: Budget) -> str:
+    """What the releases of a run say of its result; what would help only where something was found."""
+    if not found.is_found:
+        return NOTHING_FOUND
+    share = min(max(found.middle, LEAST_SHARE), 1.0)
+    odds = (1.0 - share) / share
+    gain = more(share, lambda wanted: odds * wanted / (1.0 - wanted), public, budget)
+    return f"{between(found.low, found.middle, found.high)} {OF}{gain}"
 
 
 def more(
@@ -75,7 +85,7 @@ def more(
 
 
 def between(low: float, share: float, high: float) -> str:
-    """A range of shares in words; that of the middle where both ends round to the same."""
+    """A range of shares in words; that of the middle where both ends round to the same. Shares below 0 are 0."""
     ends = percent(low), percent(high)
     if ends[0] == ends[1]:
         return about(share)
@@ -93,7 +103,7 @@ def about(share: float) -> str:
 
 def percent(share: float) -> str:
     """A share to the nearest five per cent."""
-    return f"{5 * round(20 * share)} %"
+    return f"{5 * round(20 * min(max(share, 0.0), 1.0))} %"
 
 
 def two_digits(value: float) -> float:

@@ -18,6 +18,7 @@ from privopt.public import Public, Relation
 WIDTH = 79  # of a printed plan
 COMPARED = ("releases", "passes", "predicted", "bound")  # of several plans
 IMPROVEMENT_SHARE = "improvement_share"  # of the improvement over a constant prediction that is achievable
+IMPROVEMENT_ENDS = ("improvement_share_low", "improvement_share_high")  # of the range that it lies in
 USABLE = "usable"  # the number of usable units
 # Indicators and findings that have a line of their own in plans and reports, and its label.
 LABELS = {USABLE: "usable", IMPROVEMENT_SHARE: "quality"}
@@ -250,7 +251,7 @@ class Plan:
         return [
             f"{name.replace('_', ' ')} {figure(found.value)}: {found.meaning}"
             for name, found in self.indicators.items()
-            if name not in LABELS
+            if not in_sentences(name)
         ]
 
     @property
@@ -295,6 +296,11 @@ class Plan:
 
     def _repr_html_(self) -> str:
         return card(self.headline, self.rows())
+
+
+def in_sentences(name: str) -> bool:
+    """Whether an indicator or a finding stands in a sentence of its own, so that it is not listed with others."""
+    return name in LABELS or name in WARNINGS or name in IMPROVEMENT_ENDS
 
 
 def own_lines(found: Mapping[str, Finding]) -> list[tuple[str, str]]:

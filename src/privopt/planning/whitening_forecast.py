@@ -3,8 +3,8 @@
 With n units of d columns, the constant included, factor 2 (replace-one) or 1, and budget mu (Gaussian DP):
 
     noise       x = factor d / (2 kappa n mu)
-    excess      C x / (1 + x)             above the best model without privacy; C: what there is to learn, typically
-    share       1 / (1 + x)               of what there is to learn
+    excess      C x / (1 + x)             above the best model without privacy; C: the constant's excess, typically
+    share       1 / (1 + x)               of the achievable improvement over a constant prediction
 
 kappa, C and how far tables lie apart stand in `FITTED`, by loss; targets to predict are scaled to [-1, 1]. They were
 fitted on the half of the panel that there is to choose on (`python -m benchmarks.panel_forecast`), so that tables, not
@@ -36,13 +36,13 @@ class Fitted:
         learnable: C, units of the loss.
         signal: kappa.
         spread: the range is the excess divided by this to the excess times this.
-        offset: o of `planning.improvement_share`; None where its share says little, then nothing is said of shares.
+        shares: whether its share holds well enough to be said.
     """
 
     learnable: float
     signal: float
     spread: float
-    offset: float | None
+    shares: bool = True
 
     def noise(self, instance: Instance) -> float:
         """x."""
@@ -55,12 +55,12 @@ class Fitted:
 
 
 FITTED: dict[type[Loss], Fitted] = {
-    Logistic: Fitted(learnable=0.296, signal=0.793, spread=4.8, offset=0.15),
-    Softmax: Fitted(learnable=1.28, signal=0.66, spread=4.0, offset=0.2),
-    SmoothedHinge: Fitted(learnable=0.144, signal=0.457, spread=5.0, offset=None),
-    Squared: Fitted(learnable=0.0585, signal=1.35, spread=5.1, offset=-0.05),
-    Huber: Fitted(learnable=0.0106, signal=0.293, spread=8.0, offset=-1.4),
-    Quantile: Fitted(learnable=0.0278, signal=0.293, spread=9.0, offset=-2.1),
+    Logistic: Fitted(learnable=0.296, signal=0.793, spread=4.8),
+    Softmax: Fitted(learnable=1.28, signal=0.66, spread=4.0),
+    SmoothedHinge: Fitted(learnable=0.144, signal=0.457, spread=5.0, shares=False),
+    Squared: Fitted(learnable=0.0585, signal=1.35, spread=5.1),
+    Huber: Fitted(learnable=0.0106, signal=0.293, spread=8.0),
+    Quantile: Fitted(learnable=0.0278, signal=0.293, spread=9.0),
 }
 
 
@@ -70,7 +70,7 @@ def fitted(loss: Loss) -> Fitted | None:
 
 
 def forecast(solver: Any, instance: Instance) -> Forecast:
-    """The range of the excess and the share that can be learnt; of other losses what noise leaves at the rule's clip.
+    """The range of the excess and the expected share; of other losses what noise leaves at the rule's clip.
 
     The notices are those of the inner solver, for counts with what the planned clip and step size are relative to.
     """
@@ -95,7 +95,7 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
     noise = found.noise(instance)
     excess = instance.capped(found.excess(noise))
     indicators: dict[str, Finding] = {}
-    if found.offset is not None:
+    if found.shares:
         said = expected(noise, found.spread, instance.public, instance.budget)
         indicators[IMPROVEMENT_SHARE] = Finding(1.0 / (1.0 + noise), said)
     return Forecast(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from privopt.ledger.events import SelectionsEvent, leaf_counts
 from privopt.planning import user_words
-from privopt.planning.plan import WARNINGS, Finding
+from privopt.planning.plan import IMPROVEMENT_ENDS, WARNINGS, Finding
 from privopt.public import Relation
 from privopt.report import words
 from privopt.report.curve import sure
@@ -180,7 +180,11 @@ def filters(report: ReportFacts) -> list[str]:
 
 def findings(report: ReportFacts) -> list[tuple[str, str, str]]:
     """What the releases show about the result: name, number, meaning."""
-    return [_row(name, found) for name, found in report.findings.items() if name not in WARNINGS]
+    return [
+        _row(name, found)
+        for name, found in report.findings.items()
+        if name not in (*WARNINGS, *IMPROVEMENT_ENDS)
+    ]
 
 
 def expectations(report: ReportFacts) -> list[tuple[str, str, str]]:

@@ -5,7 +5,7 @@ import textwrap
 from functools import partial
 
 from privopt.planning import user_words
-from privopt.planning.plan import LABELS, WARNINGS, Finding, figure, own_lines, warnings_in
+from privopt.planning.plan import Finding, figure, in_sentences, own_lines, warnings_in
 from privopt.printable import printable_lines
 from privopt.report import explain, stationarity, words
 from privopt.report.facts import ReportFacts
@@ -55,7 +55,7 @@ def rows(report: ReportFacts) -> list[tuple[str, str]]:
     shown = [
         (name, found)
         for name, found in report.findings.items()
-        if isinstance(found.value, int | float) and name not in (*LABELS, *WARNINGS)
+        if isinstance(found.value, int | float) and not in_sentences(name)
     ]
     shown.sort(key=lambda one: one[0] not in stationarity.CERTIFICATES)
     lines += [

@@ -48,7 +48,6 @@ class DescentState(NamedTuple):
     at: Float[Array, " *shape"]  # u_t = x_t + b (x_t - x_{t-1}), where the next gradient is taken
     average: Float[Array, " *shape"]  # running average of x
     gradient: Float[Array, " *shape"]  # the same average of the released gradients
-    point: Float[Array, " *shape"]  # and of u
     age: Float[Array, ""]  # k, how many steps ago the growing momentum began
     finite: Bool[Array, ""]  # whether every entry so far was; from the first that was not, nothing moves
 
@@ -228,27 +227,28 @@ class GradientDescent(StepwiseSolver):
             restarts=bool(self.restarts),
         )
         nothing = jnp.zeros_like(start)
-        state = DescentState(start, start, start, nothing, nothing, jnp.zeros(()), jnp.asarray(True))
-        variance = 0.0  # of the noise in `state.gradient`
+        state = DescentState(start, start, start, nothing, jnp.zeros(()), jnp.asarray(True))
         points: list[Array] = []
-        slopes: list[Array] = []
+        gradients: list[Array] = []
+        deviations: list[float] = []
         shown = planning.ShownCurvature()
         for ratio, noise in zip(self._mixing_ratios(), self.mechanisms(), strict=True):
             query = ClippedGradient(loss=problem.loss, at=state.at, clip=self.clip, balanced=self.balanced)
             gradient = curator.release(query, noise)
-            if self.returns in ("flattest", "corrected"):
-                points.append(state.at)
-                slopes.append(_with_penalty(problem, gradient, state.at))
             deviation = _deviation(noise, query, curator.public)
             if self.secant:
                 shown = shown.after(state.at, _with_penalty(problem, gradient, state.at), deviation)
-            variance = (1.0 - ratio) ** 2 * variance + (ratio * deviation) ** 2
+            if self.returns == "flattest" or self.rows is not None:
+                points.append(state.at)
+                gradients.append(gradient)
+                deviations.append(deviation)
             state = step(state, gradient, ratio=float(ratio), step_size=shown.step_size(self.step_size))
-        evidence = Evidence(state.point, state.gradient, math.sqrt(variance))
+        evidence = None if self.rows is None else Evidence.of(points, gradients, deviations, self.clip)
+        slopes = [_with_penalty(problem, one, at) for one, at in zip(gradients, points, strict=True)]
         if self.returns == "corrected":
             settled = self._corrected(state, points, slopes, start, curator.public, problem)
             return Outcome(settled, ending(state.finite), evidence=evidence)
-        if points:
+        if points and self.returns == "flattest":
             return Outcome(problem.constraint.project(flattest(points, slopes)), ending(state.finite))
         averaged = self.steps and self.returns not in ("last", "random", "flattest")
         if averaged and not problem.regulariser.is_smooth:
@@ -369,7 +369,6 @@ def _step(
         at=params + momentum * moved,
         average=state.average + ratio * (params - state.average),
         gradient=state.gradient + ratio * (gradient - state.gradient),
-        point=state.point + ratio * (state.at - state.point),
         age=age,
         finite=state.finite,
     )

@@ -24,9 +24,9 @@ from privopt.planning import whitening as planning
 from privopt.planning.counts import CountsRule
 from privopt.planning.effort import mapping_seconds, second_moment_seconds
 from privopt.planning.forecast import Forecast
-from privopt.planning.improvement_share import learnt
+from privopt.planning.improvement_share import improvement_share
 from privopt.planning.instance import Instance
-from privopt.planning.plan import IMPROVEMENT_SHARE, Finding
+from privopt.planning.plan import Finding
 from privopt.planning.usable import Usable, announced, moment_deviation
 from privopt.planning.user_whitening import UserCountsRule, UserWhiteningRule
 from privopt.planning.whitening import WhiteningRule
@@ -352,16 +352,15 @@ class Whitening(Solver):
         return {**found, **announced(deviation, instance.public, "at no further price")}
 
     def _telling(self, outcome: Outcome, released: Array, problem: Problem, public: Public) -> Outcome:
-        """With what the releases say of how much was learnt, for losses where that was fitted."""
-        found, rule = whitening_forecast.fitted(problem.loss), self.rule
-        offset = None if found is None else found.offset
-        if offset is None or outcome.evidence is None or not isinstance(rule, WhiteningRule):
+        """With the share of the achievable improvement that the releases tell, for losses where that holds."""
+        rule = self.rule
+        if outcome.evidence is None or not isinstance(rule, WhiteningRule):
             return outcome
-        said = learnt(rule, released, outcome.evidence, problem, outcome.params, offset)
-        if said is None:
+        found = improvement_share(rule, released, outcome.evidence, problem.loss, outcome.params, public)
+        if found is None:
             return outcome
-        share = Finding(said.share(), improvement_words.reached(said, public, rule.budget))
-        return outcome._replace(findings={**outcome.findings, IMPROVEMENT_SHARE: share})
+        said = improvement_words.findings(found, public, rule.budget)
+        return outcome._replace(findings={**outcome.findings, **said})
 
     def _beside(self) -> float:
         """The share of mu^2 for neither the second moment nor the inner solver."""
