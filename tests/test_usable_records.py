@@ -9,10 +9,13 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from privopt import LinearRegression, LogisticRegression, PoissonRegressor
+from privopt import LinearRegression, LogisticRegression, PoissonRegressor, Table
 from privopt.cli import app
+from privopt.planning.seen_columns import SourceColumn, unseen
 from privopt.planning.usable import Usable, moment_deviation
 from privopt.public import Public, Relation
+from privopt.replays.check import replayed
+from privopt.verification.checks import Outcome
 
 ROWS, WIDTH = 2_000, 4
 CAUSES = "Usual causes: labels in another spelling than the declared ones"
@@ -128,3 +131,79 @@ def test_the_command_line_notices_a_file_in_another_encoding(tmp_path: Path) -> 
     assert "will give the number of usable records" in shown
     assert CAUSES in shown
     assert "an encoding other than UTF-8" in (tmp_path / "model" / "report.html").read_text()
+
+
+def tabled(folder: Path, frame: pd.DataFrame, columns: dict[str, Any], epsilon: float = 2.0) -> Any:
+    """A model of the table's column "bought", fitted to a file."""
+    frame.to_parquet(folder / "table.parquet")
+    schema = {"shop": {"target": "bought", "columns": columns | {"bought": {"kind": "flag"}}}}
+    (folder / "schema.json").write_text(json.dumps(schema))
+    opened = Table.open(folder / "table.parquet", folder / "schema.json")
+    return LogisticRegression(epsilon=epsilon, delta=1e-6, random_state=3).fit(opened)
+
+
+COLUMNS: dict[str, Any] = {
+    "age": {"kind": "num", "low": 0, "high": 100},
+    "member": {"kind": "flag"},
+    "city": {"kind": "cat", "levels": ["Ulm", "Bonn", "Hof", "Selb"]},
+}
+
+
+def shop() -> pd.DataFrame:
+    draw = np.random.default_rng(6)
+    age = draw.uniform(10.0, 90.0, ROWS)
+    bought = (age > 50 + 10 * draw.normal(size=ROWS)).astype(int)
+    city = draw.choice(["Ulm", "Bonn", "Hof", "Selb"], ROWS, p=[0.6, 0.3, 0.09, 0.01])
+    return pd.DataFrame({"age": age, "member": draw.random(ROWS) < 0.01, "city": city, "bought": bought})
+
+
+def test_columns_in_which_nothing_was_seen_are_named_and_the_quality_is_left_out(tmp_path: Path) -> None:
+    whole = tabled(tmp_path, shop(), COLUMNS)
+    assert "unseen_columns" not in whole.privacy_.findings
+    assert "improvement_share" in whole.privacy_.findings
+    unread = {"age": [float("nan")] * ROWS, "member": ["perhaps"] * ROWS, "city": ["Erlangen"] * ROWS}
+    for name, cells in unread.items():
+        model = tabled(tmp_path, shop().assign(**{name: cells}), COLUMNS)
+        assert model.privacy_.findings["unseen_columns"].meaning.startswith(
+            f"nothing but the midpoint was seen in {name}: "
+        )
+        assert "improvement_share" not in model.privacy_.findings
+        assert f"seen in {name}: " in " ".join(str(model.privacy_).split())
+        assert f"seen in {name}: " in model.privacy_.to_html()
+        assert any(f"seen in {name}: " in notice for notice in model.privacy_.to_dict()["notices"])
+        saved = model.privacy_.save(tmp_path / f"{name}.json", keep_releases=True)
+        check = replayed(json.loads(saved.read_text()), tmp_path / f"{name}.releases.safetensors")
+        assert check is not None
+        assert check.outcome is Outcome.HOLDS, check.sentence
+
+
+def test_where_noise_would_hide_any_column_none_is_named(tmp_path: Path) -> None:
+    model = tabled(tmp_path, shop().assign(age=float("nan")), COLUMNS, epsilon=0.02)
+    assert "unseen_columns" not in model.privacy_.findings
+
+
+def test_plain_features_are_named_unless_their_midpoint_is_zero() -> None:
+    features = np.random.default_rng(7).uniform(0.0, 1.0, (ROWS, 3))
+    features[:, 1:] = np.nan
+    model = LogisticRegression(
+        epsilon=2.0, delta=1e-6, bounds=[(0, 1), (0, 1), (-1, 1)], classes=[0, 1], random_state=3
+    )
+    frame = pd.DataFrame(features, columns=["age", "income", "sign"])
+    told = model.fit(frame, (features[:, 0] > 0.5).astype(int)).privacy_.findings["unseen_columns"]
+    assert told.value == 1
+    assert told.meaning.startswith("nothing but the midpoint was seen in income: ")
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.5])
+def test_the_noise_of_a_spread_is_as_it_is_computed(missing: float) -> None:
+    draw, noise = np.random.default_rng(8), 0.01
+    column = SourceColumn(name="x", start=0, stop=2, missing=missing, spread=9.0)
+    named = 0
+    for _ in range(2_000):
+        errors = np.triu(noise * draw.normal(size=(3, 3)) / np.sqrt(2.0), 1)
+        moment = np.zeros((3, 3))
+        moment[:2, :2], moment[2, :2], moment[:2, 2] = missing**2, missing, missing
+        moment[2, 2] = 1.0
+        moment += errors + errors.T + np.diag(noise * draw.normal(size=3))
+        named += unseen(moment, noise, [column], 2) == ["x"]
+    assert named / 2_000 == pytest.approx(0.977, abs=0.01)  # all but two standard deviations on one side

@@ -33,7 +33,7 @@ from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.named_arguments import NamedArguments, refuses_unknown
 from privopt.planning.instance import Instance
-from privopt.planning.plan import Plan, usable_in
+from privopt.planning.plan import Plan
 from privopt.planning.user_caps import CAPS, CapPrice, compare_caps
 from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Relation, Weighting
 from privopt.replays.recipes import asked_of, recipe_of_fit
@@ -382,14 +382,7 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
 
     def _results(self, fitted: Fitted, declared: Iterable[str]) -> dict[str, Any]:
         """All that a fit sets, by name."""
-        assert fitted.result.plan is not None
-        return {
-            **fitted.setup.attributes(*fitted.setup.unscaled(fitted.result.params)),
-            "plan_": fitted.result.plan,
-            "n_iter_": fitted.steps,
-            "usable_": usable_in(fitted.result.findings),
-            "privacy_": fitted.report(self._names(), declared),
-        }
+        return fitted.attributes(self._names(), declared)
 
     def _recipe(self, setup: Setup, *, is_chosen: bool) -> Recipe:
         """What was asked of this fit, for a replay of its releases."""
@@ -405,6 +398,7 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
             by_user=setup.shape.by_user,
             is_sparse=setup.shape.is_sparse,
             row_entries=setup.shape.row_entries,
+            columns=setup.shape.columns,
             names=self._names(),
             labels=setup.target.labels,
         )

@@ -17,6 +17,7 @@ from privopt.engine.protocol import Engine
 from privopt.engine.succession import Succession
 from privopt.estimators.scaling import ScaledFeatures
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.seen_columns import SourceColumn
 
 TargetMap = Callable[[NDArray[Any]], NDArray[Any]]
 
@@ -28,6 +29,7 @@ class Records(Protocol):
         private_targets: (rows,), for labels that the user declares to be those that occur; None where targets are not
             held.
         names: of the features, where the records themselves know them.
+        columns: of a table, whose features they are; None of arrays.
         kept: where they are kept, in words; None for arrays.
         row_entries: the most entries of a sparse row, where something public says it.
         noise: the fit's secret randomness.
@@ -37,6 +39,8 @@ class Records(Protocol):
     def private_targets(self) -> NDArray[Any] | None: ...
     @property
     def names(self) -> Sequence[str] | None: ...
+    @property
+    def columns(self) -> Sequence[SourceColumn] | None: ...
     @property
     def kept(self) -> str | None: ...
     @property
@@ -102,6 +106,7 @@ class HeldRecords:
     choice: UnitsNoise
     names: Sequence[str] | None = None
 
+    columns = None
     kept = None
     row_entries = None
 
@@ -156,6 +161,7 @@ class StoredRecords:
         placement: where they are kept during a stage.
         public_count: counts the units.
         names: of the features.
+        columns: whose features they are.
         noise: the fit's secret randomness.
         choice: which records of a user are kept: the same in all stages of a fit.
         told: what engines said of the machines that hold records, in the order in which they were opened.
@@ -166,6 +172,7 @@ class StoredRecords:
     placement: Placement
     public_count: Callable[[], int]
     names: Sequence[str]
+    columns: Sequence[SourceColumn]
     noise: NoiseSource
     choice: UnitsNoise
     told: dict[str, None] = field(default_factory=dict[str, None])

@@ -21,8 +21,10 @@ from privopt.estimators.bounds import ends_of
 from privopt.estimators.penalties import PenaltyArguments
 from privopt.estimators.records import HeldRecords, Records, StoredRecords
 from privopt.estimators.scaling import FeatureScaling
+from privopt.estimators.table_arguments import source_columns
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource, RepeatedChoice
+from privopt.planning.seen_columns import SourceColumn
 from privopt.public import Relation, Weighting, check_row_entries, of_users
 from privopt.solvers.whitening import WIDEST
 from privopt.tables.encoder import TabularEncoder
@@ -45,6 +47,7 @@ class Shape:
         is_sparse: whether the features are sparse.
         row_entries: the most entries of a sparse row, where something public says it.
         names: of the features, where they are known.
+        columns: of a table, whose features they are; None of plain features.
         budget: of the fit or search; None where released parameters are only translated.
     """
 
@@ -54,6 +57,7 @@ class Shape:
     is_sparse: bool = False
     row_entries: int | None = None
     names: Sequence[str] | None = None
+    columns: Sequence[SourceColumn] | None = None
     budget: Budget | None = None
 
     @classmethod
@@ -212,6 +216,7 @@ class Specification:
             is_sparse=records.is_sparse,
             row_entries=records.row_entries,
             names=names,
+            columns=records.columns,
             budget=budget,
         )
 
@@ -244,6 +249,7 @@ class Specification:
             placement=settled(table.placement, rows, source.width, self.storage, source.most_entries),
             public_count=count,
             names=[str(name) for name in encoder.get_feature_names_out()],
+            columns=source_columns(encoder),
             noise=noise,
             choice=noise if groups is None else RepeatedChoice.lasting(noise),
         )

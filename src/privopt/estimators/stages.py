@@ -15,6 +15,7 @@ from privopt.data.units import Units
 from privopt.engine.protocol import Engine
 from privopt.estimators.records import Records, given_back
 from privopt.estimators.scaling import Bounds, FeatureScaling
+from privopt.estimators.seen import told_of_columns
 from privopt.estimators.setup import Setup
 from privopt.estimators.targets import describe_coefficients
 from privopt.ledger.account import Account
@@ -27,7 +28,7 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.effort import estimation_seconds
 from privopt.planning.instance import Instance
 from privopt.planning.notices import extreme_epsilon
-from privopt.planning.plan import Plan
+from privopt.planning.plan import Plan, usable_in
 from privopt.precision import double_precision
 from privopt.public import Public
 from privopt.queries.column_magnitudes import ColumnMagnitudes, bin_ends
@@ -62,6 +63,20 @@ class Fitted(NamedTuple):
     selection: Selection | None = None
     kept: str | None = None
 
+    def attributes(self, names: Sequence[str] | None, declared: Iterable[str]) -> dict[str, Any]:
+        """All that a fit sets of its estimator, by name; see `report` for the arguments."""
+        return {
+            **self.setup.attributes(*self.setup.unscaled(self.result.params)),
+            "plan_": self.result.plan,
+            "n_iter_": self.steps,
+            "usable_": usable_in(self.result.findings),
+            "privacy_": self.report(names, declared),
+        }
+
+    def told(self, names: Sequence[str] | None) -> Result:
+        """The result with what its releases say of the columns, under the names of the features where known."""
+        return told_of_columns(self.result, self.setup, names)
+
     def report(self, names: Sequence[str] | None, declared: Iterable[str]) -> PrivacyReport:
         """What was protected, how, and at what price.
 
@@ -80,7 +95,7 @@ class Fitted(NamedTuple):
             meaning=describe_coefficients(setup.target, GIVEN, divided=setup.unit_rows),
         )
         return PrivacyReport.of(
-            self.result._replace(kept=self.kept),
+            self.told(names)._replace(kept=self.kept),
             declared=(*setup.declared(), *declared),
             model=model,
             divided_rows=setup.unit_rows,

@@ -9,8 +9,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from privopt.data import cells
 from privopt.errors import ArgumentError, ArgumentTypeError
+from privopt.planning.seen_columns import FLAG, LEVEL, NUMBER, SourceColumn
 from privopt.tables.encoder import TabularEncoder
-from privopt.tables.schema import TargetEncoding
+from privopt.tables.schema import Schema, TargetEncoding
 from privopt.tables.table import Table
 
 Predicted = TypeVar("Predicted")
@@ -73,6 +74,35 @@ def _check_classes(classes: Any, target: TargetEncoding) -> None:
             f"classes are {wanted!r}, but the schema says that {target.column!r} is one of {list(target.classes)!r}: "
             "give the labels as stored, or leave classes out."
         )
+
+
+def source_columns(encoder: TabularEncoder) -> tuple[SourceColumn, ...]:
+    """The columns of a table as an encoder lays them out; without sets and pixels, most of which are zero anyway.
+
+    None where a record with a missing cell counts as zero.
+    """
+    if encoder.missing == "zero":
+        return ()
+    described = {column.name: column for column in Schema.from_json(encoder.schema).columns}
+    return tuple(
+        SourceColumn(
+            name=column.name,
+            start=block.start,
+            stop=block.start + column.width,
+            missing=encoder.missing_value(column),
+            spread=_usual(column.kind, encoder.numeric_range),
+        )
+        for block in encoder.blocks_
+        for column in (described[block.column],)
+        if column.kind not in ("set", "pixels") and not column.parts
+    )
+
+
+def _usual(kind: str, numeric_range: tuple[float, float]) -> float:
+    """The spread that readable cells usually have about a missing one."""
+    if kind in ("num", "date"):
+        return NUMBER * (numeric_range[1] / 2 - numeric_range[0] / 2) ** 2
+    return FLAG if kind == "flag" else LEVEL
 
 
 def in_batches(method: Callable[[Any, Any], Predicted]) -> Callable[[Any, Any], Predicted]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from privopt.ledger.amounts import Budget
+from privopt.planning.seen_columns import SourceColumn
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.replays.values import Unwritten, written
@@ -51,6 +52,7 @@ def recipe_of_fit(
     by_user: bool,
     is_sparse: bool,
     row_entries: int | None,
+    columns: Sequence[SourceColumn] | None,
     names: Sequence[str] | None,
     labels: Any,
 ) -> Recipe:
@@ -64,6 +66,7 @@ def recipe_of_fit(
         by_user: whether a unit is a user.
         is_sparse: whether the features are sparse.
         row_entries: the most entries of a sparse row, where something public says it.
+        columns: of a table, whose features they are; None of plain features.
         names: of the features, where they are known.
         labels: of the classes; None of a regression.
 
@@ -81,6 +84,7 @@ def recipe_of_fit(
             "by_user": by_user,
             "sparse": is_sparse,
             "row_entries": row_entries,
+            "columns": None if columns is None else [asdict(column) for column in columns],
             "names": None if names is None else [str(name) for name in names],
             "labels": None if labels is None else written(np.asarray(labels)),
         }

@@ -27,6 +27,7 @@ from privopt.estimators.specification import Shape
 from privopt.estimators.stages import Fitted, ScaleEstimation, plan_stages
 from privopt.ledger.amounts import Budget
 from privopt.planning.plan import Plan
+from privopt.planning.seen_columns import SourceColumn
 from privopt.precision import double_precision
 from privopt.problems.problem import Problem
 from privopt.public import Public, Relation
@@ -136,7 +137,7 @@ def _fitted(recipe: Mapping[str, Any]) -> Again:
     if kind is None:
         raise Unreplayable("it is no linear model of the library")
     model: Any = kind(**{name: read(value) for name, value in recipe["arguments"].items()})
-    labels, names = read(recipe["labels"]), recipe["names"]
+    labels, names, columns = read(recipe["labels"]), recipe["names"], recipe.get("columns")
     width, n = _whole(recipe["width"]), _whole(recipe["n"])
     _require_small(n, (width,))
     shape = Shape(
@@ -146,6 +147,7 @@ def _fitted(recipe: Mapping[str, Any]) -> Again:
         is_sparse=recipe["sparse"] is True,
         row_entries=recipe.get("row_entries"),  # of older reports none
         names=names,
+        columns=None if columns is None else [SourceColumn(**column) for column in columns],
         budget=model._budget(model._specification(), n),
     )
     setup = model._setup(shape, labels)
@@ -160,6 +162,7 @@ def _fitted(recipe: Mapping[str, Any]) -> Again:
         by_user=shape.by_user,
         is_sparse=shape.is_sparse,
         row_entries=shape.row_entries,
+        columns=shape.columns,
         names=names,
         labels=setup.target.labels,
     )

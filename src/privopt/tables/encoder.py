@@ -290,14 +290,14 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
             longest = math.sqrt(most.get(column.kind, 1))
         if not self._is_indicated(column):
             return longest
-        filled = abs(self._missing_is(column)) * math.sqrt(column.width)
+        filled = abs(self.missing_value(column)) * math.sqrt(column.width)
         return max(longest, math.hypot(filled, 1.0) * (1.0 + 2.0**-20) if filled else 1.0)
 
     def _is_indicated(self, column: ColumnSpec) -> bool:
         """Whether a further feature says where the column's cells are missing."""
         return self.missing == "indicator" and not column.required
 
-    def _missing_is(self, column: ColumnSpec) -> float:
+    def missing_value(self, column: ColumnSpec) -> float:
         """What each feature of a missing cell becomes."""
         if column.kind in ("cat", "set") or column.parts:
             return 0.0
@@ -388,7 +388,7 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
         """A `num`, `flag` or `date` column as one feature."""
         finite = np.isfinite(private_values)
         if column.kind == "flag":
-            return np.where(finite, private_values, self._missing_is(column)).astype(np.float32)
+            return np.where(finite, private_values, self.missing_value(column)).astype(np.float32)
         start, end = self.numeric_range
         low, high = column.limits
         clipped = np.clip(np.where(finite, private_values, low), low, high)
@@ -397,7 +397,7 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
         # Halved before the difference is taken: bounds near the largest float64 must not overflow.
         spread = high / 2 - low / 2  # 0 of whole numbers whose bounds floats do not tell apart
         fraction = (clipped / 2 - low / 2) / spread if spread else np.full(len(clipped), 0.5)
-        scaled = np.where(finite, start + (end - start) * fraction, self._missing_is(column))
+        scaled = np.where(finite, start + (end - start) * fraction, self.missing_value(column))
         # Rounding, to float64 above and to float32 here, must not leave the range.
         return np.clip(scaled.astype(np.float32), np.float32(start), np.float32(end))
 
@@ -410,7 +410,7 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
             rows = np.arange(first, first + len(lengths))
             first += len(lengths)
             whole = lengths == column.size  # a list of another length counts as missing
-            out[rows[~whole]] = self._missing_is(column)
+            out[rows[~whole]] = self.missing_value(column)
             private_missing[rows[~whole]] = True
             kept = private_flat if whole.all() else private_flat[np.repeat(whole, np.maximum(lengths, 0))]
             private_pixels, rows = kept.reshape(-1, column.size), rows[whole]
@@ -428,7 +428,7 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
         low, high = column.limits
         values = private_pixels.astype(np.float64)
         fraction = (np.clip(values, low, high) / 2 - low / 2) / (high / 2 - low / 2)
-        return np.where(np.isfinite(values), np.clip(fraction, 0.0, 1.0), self._missing_is(column))
+        return np.where(np.isfinite(values), np.clip(fraction, 0.0, 1.0), self.missing_value(column))
 
 
 def is_units_sentence(text: str) -> bool:
