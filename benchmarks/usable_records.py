@@ -33,8 +33,8 @@ class Row(NamedTuple):
     epsilon: float
     n: int
     true: int
-    said: int
-    deviation: float
+    said: int | None
+    deviation: float | None
     wrongly: int
     columns: int
     emptied: int
@@ -67,7 +67,7 @@ def rows(epsilons: Sequence[float]) -> Iterator[Row]:
                     n=len(frame),
                     true=int(kept.sum()),
                     said=model.usable_,
-                    deviation=float(model.plan_.indicators[USABLE].value),
+                    deviation=model.plan_.indicators[USABLE].value if model.usable_ is not None else None,
                     wrongly=_named(model),
                     columns=len(_features(model)),
                     emptied=len(emptied),
@@ -77,6 +77,10 @@ def rows(epsilons: Sequence[float]) -> Iterator[Row]:
 
 def _features(model: Any) -> list[str]:
     return [block.column for block in model.encoder_.blocks_]
+
+
+def _number(value: float | None) -> str:
+    return "not reported" if value is None else f"{value:,.0f}"
 
 
 def _named(model: Any) -> int:
@@ -107,7 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for row in rows(options.epsilons):
         print(
-            f"| {row.table} | {row.epsilon:g} | {row.n:,} | {row.true:,} | {row.said:,} | {row.deviation:,.0f} | none "
+            f"| {row.table} | {row.epsilon:g} | {row.n:,} | {row.true:,} | {_number(row.said)} "
+            f"| {_number(row.deviation)} | none "
             f"| {row.wrongly} of {row.columns} | {row.noticed} of {row.emptied} |",
             flush=True,
         )

@@ -76,7 +76,9 @@ def test_the_command_line_says_which_quality_to_expect_and_was_reached(folder: P
         "fit", folder / "table.parquet", *schema, *BUDGET, "--random-state", 3, "--output", folder / "model"
     )
     assert sentence[1] in fitted
-    reached = re.search(r"Done .* quality ((?:between|at most) [^;]* of the improvement that .*?; .*?) model", fitted)
+    reached = re.search(
+        r"Done .* quality ((?:between|at most) [^;]* of the improvement that .*?; .*?) model", fitted
+    )
     assert reached is not None
     assert WOULD.search(reached[1])
     assert reached[1] in run("report", folder / "model")

@@ -82,7 +82,9 @@ class Usable:
 
     @property
     def findings(self) -> dict[str, Finding]:
-        """By name, the number, and the notice where it is low."""
+        """By name, the number, and the notice where it is low; nothing where the noise hides even whether any are."""
+        if not tells(self.deviation, self.public):
+            return {}
         found = {USABLE: Finding(self.count, f"{self.amount} are usable, {self.source}")}
         if self.is_low:
             found[FEW_USABLE] = Finding(self.count, self._notice())
@@ -100,8 +102,15 @@ def moment_deviation(multiplier: float, public: Public) -> float:
     return math.sqrt(public.relation.factor * public.d) * multiplier
 
 
+def tells(deviation: float, public: Public) -> bool:
+    """Whether an estimate tells none from all by two standard deviations."""
+    return SURE * deviation < LEAST_SHARE * public.n
+
+
 def announced(deviation: float, public: Public, price: str) -> dict[str, Finding]:
-    """The indicator of a plan: how exactly the number will be known, and at what price."""
+    """The indicator of a plan: how exactly the number will be known, at what price; nothing where it will not be."""
+    if not tells(deviation, public):
+        return {}
     meaning = (
         f"the report will give the number of usable {public.unit}s to about ± {_rounded(deviation)}, {price}"
     )
