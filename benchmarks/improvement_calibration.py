@@ -57,7 +57,12 @@ def told(seed: int, sizes: Sequence[int] = SIZES, widths: Sequence[int] = WIDTHS
     """Fit one problem and compare."""
     draw = np.random.default_rng([seed, 77])
     n, width = int(draw.choice(sizes)), int(draw.choice(widths))
-    options = {"epsilon": _even(draw, *EPSILONS), "delta": DELTA, "bounds": (-1, 1), "random_state": seed}
+    options: dict[str, Any] = {
+        "epsilon": _even(draw, *EPSILONS),
+        "delta": DELTA,
+        "bounds": (-1, 1),
+        "random_state": seed,
+    }
     columns = _columns(draw, width)
     weights = draw.normal(size=width) * (1.0 if draw.random() < 0.5 else draw.random(width) < 2.5 / width)
     weights = weights if np.any(weights) else np.eye(width)[0]

@@ -74,7 +74,7 @@ def test_of_readable_records_all_are_usable_and_nothing_is_noticed(relation: str
 def test_users_without_a_usable_record_are_not_usable() -> None:
     users = np.arange(ROWS) // 4
     unread = np.where(users % 2, Y, 7)
-    model = LogisticRegression(epsilon=4.0, delta=1e-6, bounds=(-1, 1), classes=[0, 1], random_state=3)
+    model: Any = LogisticRegression(epsilon=4.0, delta=1e-6, bounds=(-1, 1), classes=[0, 1], random_state=3)
     model.fit(table()[0], unread, groups=users)
     assert abs(model.usable_ - ROWS / 8) <= 4 * model.plan_.indicators["usable"].value
     assert "of 500 users are usable" in str(model.privacy_)

@@ -92,7 +92,7 @@ def test_of_targets_that_say_nothing_it_is_said_that_nothing_was_found(kind: str
     draw = np.random.default_rng(4)
     features = draw.uniform(-1.0, 1.0, (4_000, 8))
     flips = draw.integers(0, 2, 4_000)
-    declared = {"epsilon": epsilon, "delta": 1e-6, "bounds": (-1, 1), "random_state": 3}
+    declared: dict[str, Any] = {"epsilon": epsilon, "delta": 1e-6, "bounds": (-1, 1), "random_state": 3}
     model: Any = LogisticRegression(classes=[0, 1], **declared)
     if kind == "numbers that are coin flips":
         model = LinearRegression(target_bounds=(0, 1), **declared)

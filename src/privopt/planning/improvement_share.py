@@ -85,8 +85,8 @@ class Evidence(NamedTuple):
         """The same as arrays; None where nothing was released, or without noise."""
         if not points or not all(deviations):
             return None
-        whole = (np.stack([np.asarray(one, np.float64) for one in many]) for many in (points, gradients))
-        return cls(*whole, np.asarray(deviations, np.float64), clip)
+        stacked = [np.stack([np.asarray(one, np.float64) for one in many]) for many in (points, gradients)]
+        return cls(stacked[0], stacked[1], np.asarray(deviations, np.float64), clip)
 
 
 @dataclass(frozen=True, kw_only=True)
