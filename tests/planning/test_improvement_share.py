@@ -57,7 +57,7 @@ def test_a_model_at_the_optimum_has_nearly_all_and_one_far_from_it_less_than_not
     rows = rule.directions(np.eye(D) / D)
     best = draw.normal(size=D) * 0.3
     points = [jnp.asarray(0.5 * best * step / 10 + 0.1 * draw.normal(size=D)) for step in range(10)]
-    gradients = [0.25 * np.asarray(rows.damping) * (point - best) for point in points]
+    gradients = [jnp.asarray(0.25 * rows.damping) * (point - best) for point in points]
     evidence = Evidence.of(points, gradients, [1e-4] * 10, 1.0)
     assert evidence is not None
     shares = []
