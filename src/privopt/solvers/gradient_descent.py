@@ -230,6 +230,7 @@ class GradientDescent(StepwiseSolver):
         state = DescentState(start, start, start, nothing, jnp.zeros(()), jnp.asarray(True))
         points: list[Array] = []
         gradients: list[Array] = []
+        slopes: list[Array] = []
         deviations: list[float] = []
         shown = planning.ShownCurvature()
         for ratio, noise in zip(self._mixing_ratios(), self.mechanisms(), strict=True):
@@ -241,10 +242,10 @@ class GradientDescent(StepwiseSolver):
             if self.returns == "flattest" or self.rows is not None:
                 points.append(state.at)
                 gradients.append(gradient)
+                slopes.append(_with_penalty(problem, gradient, state.at))
                 deviations.append(deviation)
             state = step(state, gradient, ratio=float(ratio), step_size=shown.step_size(self.step_size))
         evidence = None if self.rows is None else Evidence.of(points, gradients, deviations, self.clip)
-        slopes = [_with_penalty(problem, one, at) for one, at in zip(gradients, points, strict=True)]
         if self.returns == "corrected":
             settled = self._corrected(state, points, slopes, start, curator.public, problem)
             return Outcome(settled, ending(state.finite), evidence=evidence)
