@@ -156,7 +156,7 @@ def automatic(instance: Instance) -> Choice:
         ramp and capped losses where whitening does not apply, smooth
         penalties, no set                                                 O2NC
         a loss without curvature that is known to grow as sharply as
-        kappa >= 2 says                                                   proximal points
+        kappa >= 2 says, without corners that all records share           proximal points
         a generalised-linear loss, a ridge or no penalty, no set, at
         most 2000 features; counts with a declared constant
         column                                                            whitened gradient descent
@@ -304,7 +304,8 @@ def _wanted(instance: Instance) -> Iterator[tuple[Solver, str]]:
     """Solvers for the problem's shape, the best first."""
     problem = instance.problem
     constraint, growth = problem.constraint, problem.growth
-    if growth is not None and growth.kappa >= 2.0 and math.isinf(problem.loss.curvature):
+    sharp = growth is not None and growth.kappa >= 2.0 and math.isinf(problem.loss.curvature)
+    if sharp and not shares_corners(problem, instance.public):
         yield KLProximalPoint(), "the loss is not smooth, and it is known to grow sharply from its minimum"
     if not isinstance(problem.loss, Poisson) or constant_column(problem) is not None:
         yield (
