@@ -30,7 +30,7 @@ from privopt.problems.problem import Problem
 FEW_STEPS = 10
 FEWEST_STEPS, MOST_STEPS = 20, 150
 STEPS_SHARE = 0.05  # of the steps that minimise the bound, whose curvature is far above what data show
-# Of sets with an intercept beside, and data that state the bound on their entries. A clip at 0.3 of the slope is better
+# Of data that state the bound on their entries. With an intercept beside the ball a clip at 0.3 of the slope is better
 # where classes are balanced or lie apart; where they are unbalanced and overlap it moves the minimiser, on the parities
 # of randhie to a loss above the constant's. Estimators know neither, so they take what fails nowhere; see
 # docs/algorithms/frank-wolfe.md.
@@ -154,7 +154,8 @@ def default_clip(solver: Any, instance: Instance) -> float:
     entries = mirror_geometry.largest_entry(instance, solver.entry_bound)
     if isinstance(constraint, Polytope):
         entries *= mirror_geometry.half_width(constraint)
-    share = SAFE_SLOPE_SHARE if _is_unsure(instance) else mirror_geometry.SLOPE_SHARE
+    unsure = _states_entries(instance) and not isinstance(constraint, L1Ball)
+    share = SAFE_SLOPE_SHARE if unsure else mirror_geometry.SLOPE_SHARE
     return mirror_geometry.default_slope(instance, share) * entries
 
 
@@ -175,13 +176,13 @@ def default_steps(solver: Any, instance: Instance) -> int:
     noise = public.relation.factor * solver.clip * noise_weight(instance) / (public.n * math.sqrt(2.0 * rho))
     curvature = mirror_geometry.smoothness(instance, solver.entry_bound)
     best = (16.0 * curvature / noise) ** (2.0 / 3.0)
-    share, most = (SAFE_STEPS_SHARE, SAFE_MOST_STEPS) if _is_unsure(instance) else (STEPS_SHARE, MOST_STEPS)
+    share, most = (SAFE_STEPS_SHARE, SAFE_MOST_STEPS) if _states_entries(instance) else (STEPS_SHARE, MOST_STEPS)
     return mirror_geometry.clipped_steps(share * best, FEWEST_STEPS, most)
 
 
-def _is_unsure(instance: Instance) -> bool:
-    """Whether features were scaled by bounds, and classes may be unbalanced: a ball alone has no intercept for it."""
-    return instance.public.entry_bound is not None and not isinstance(instance.problem.constraint, L1Ball)
+def _states_entries(instance: Instance) -> bool:
+    """Whether the bound on entries belongs to the data, as that of features that were scaled by bounds."""
+    return instance.public.entry_bound is not None
 
 
 DEFAULTS = {"clip": default_clip, "shares": default_shares, "steps": default_steps}
