@@ -138,9 +138,11 @@ def test_the_bound_on_entries_that_is_public_about_the_data_is_used():
     problem = Problem(losses.logistic, constraint=L1Ball(4.0))
     stated = Public(n=2_000_000, d=100, row_bound=10.0, entry_bound=1.0)
     known = FrankWolfe().configure(Instance(problem, stated, BUDGET))
-    given = FrankWolfe(clip=0.6, entry_bound=1.0).configure(Instance(problem, stated, BUDGET))
+    given = FrankWolfe(clip=0.3, entry_bound=1.0).configure(Instance(problem, stated, BUDGET))
     assert known.with_(entry_bound=1.0) == given
-    assert known.clip == pytest.approx(0.6)
+    beside = Problem(losses.logistic, constraint=Product(((L1Ball(4.0), 99), (Box(-4.0, 4.0), 1))))
+    assert FrankWolfe().configure(Instance(beside, stated, BUDGET)).clip == pytest.approx(0.6)
+    assert known.clip == pytest.approx(0.3)
     assert known.steps > FrankWolfe().configure(Instance(problem, Public(n=2_000_000, d=100), BUDGET)).steps
     assert FrankWolfe().plan(Instance(problem, stated, BUDGET)).notices == ()
 

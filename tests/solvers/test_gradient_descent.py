@@ -3,6 +3,8 @@
 import math
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import minimize as scipy_minimize
@@ -20,10 +22,11 @@ from privopt.ledger.events import Repeated, Sequence, leaf_counts
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning import gradient_descent as planning
 from privopt.planning.averaging import mixing_ratios
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.descent_theory import SmoothObjective, budget_shares
-from privopt.planning.gradient_descent import ShownCurvature, objective_facts
+from privopt.planning.gradient_descent import ShownCurvature, objective_facts, still_grows
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
@@ -488,6 +491,48 @@ def test_the_shown_curvature_is_that_of_a_parabola_and_noise_shows_none():
 def test_a_gradient_that_is_not_finite_shows_no_curvature():
     shown = ShownCurvature().after([0.0], [1.0], 0.0).after([1.0], [math.nan], 0.0).after([2.0], [3.0], 0.0)
     assert shown.largest == pytest.approx(1.0)
+
+
+def minimum_of(problem, rows, labels):
+    """By L-BFGS."""
+    with double_precision():
+        both = jax.jit(jax.value_and_grad(problem.objective))
+
+        def value(at):
+            found, slope = both(jnp.asarray(at), jnp.asarray(rows), jnp.asarray(labels))
+            return float(found), np.asarray(slope, np.float64)
+
+        return scipy_minimize(value, np.zeros(rows.shape[1]), jac=True, method="L-BFGS-B").x
+
+
+def test_parameters_grow_where_gradients_point_away_from_zero_beyond_their_noise():
+    points = [[1.0, 0.0]] * 8
+    outward, inward = [[-0.1, 5.0]] * 8, [[0.1, 5.0]] * 8
+    assert still_grows(points, outward, 0.05)  # 0.1 against 2 * 0.05 / sqrt(4)
+    assert not still_grows(points, outward, 0.2)
+    assert not still_grows(points, inward, 0.05)
+    assert not still_grows([], [], 0.05)
+    assert not still_grows([[0.0, 0.0]] * 8, outward, 0.05)
+    assert not still_grows(points, [[math.nan, 0.0]] * 8, 0.05)
+
+
+def test_a_hinge_on_classes_that_lie_apart_ends_nearer_to_its_minimum(monkeypatch):
+    generator = np.random.default_rng(0)
+    rows = generator.normal(size=(4_000, 10)) / 5.0
+    rows /= np.maximum(1.0, np.linalg.norm(rows, axis=1, keepdims=True))
+    odds = np.exp(8.0 * rows @ generator.normal(size=10))
+    labels = np.where(generator.random(4_000) < odds / (1.0 + odds), 1.0, -1.0)
+    units = Units.from_arrays(rows, labels, row_bound=1.0)
+    problem, budget = Problem(losses.smoothed_hinge(0.1)), Budget(3.0, 1e-6)
+    ends = []
+    for growing in (planning.GROWING, math.inf):
+        monkeypatch.setattr(planning, "GROWING", growing)
+        found = minimize(problem, units, budget=budget, solver=Whitening(), random_state=0)
+        ends.append(np.asarray(found.params))
+    ends.append(minimum_of(problem, rows, labels))
+    with double_precision():
+        grown, short, least = (float(problem.objective(*map(jnp.asarray, (at, rows, labels)))) for at in ends)
+    assert grown - least < 0.7 * (short - least)
 
 
 def test_steps_too_long_for_the_curvature_are_shortened_as_it_shows():

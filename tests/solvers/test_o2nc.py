@@ -239,11 +239,12 @@ def squares(params, features, target):
         ({"curvature": 2.0, "lipschitz": 1.0, "convex": True}, "gradient-descent: "),
         ({"curvature": 2.0, "lipschitz": 1.0, "growth": KL(gamma=1.0, kappa=2.0)}, "gradient-descent: "),
         ({"curvature": 2.0, "convex": True}, "privately clipped gradient-descent: "),
-        ({"curvature": 2.0, "lipschitz": 1.0}, "privately clipped o2nc: "),
-        ({"lipschitz": 1.0, "convex": True}, "privately clipped o2nc: "),
+        ({"curvature": 2.0, "lipschitz": 1.0}, "gradient-descent: "),
+        ({"lipschitz": 1.0}, "privately clipped gradient-descent: "),
+        ({"lipschitz": 1.0, "convex": False}, "privately clipped o2nc: "),
     ],
 )
-def test_auto_uses_the_curvature_that_a_loss_states(stated, taken):
+def test_auto_uses_what_a_loss_states_and_that_it_looks_convex(stated, taken):
     problem = Problem.from_pytree(squares, np.zeros(3), **stated)
     written = str(plan(problem, n=2_000, d=3, epsilon=1.0, delta=1e-6, row_bound=1.0, solver="auto"))
     assert written.startswith(taken)
@@ -261,7 +262,7 @@ def test_auto_takes_it_where_the_loss_is_ones_own_or_not_convex():
     public = {"n": 2_000, "d": 3, "epsilon": 1.0, "delta": 1e-6, "row_bound": 1.0, "solver": "auto"}
     written = str(plan(own, start=np.zeros(3), **public))
     assert "privately clipped o2nc" in written
-    assert "user-written" in written
+    assert "not known to be convex" in written
     assert "o2nc: " in str(plan(losses.ramp(), **(public | {"d": 2_500})))  # where whitening does not apply
     assert "whitened" in str(plan(losses.ramp(), **public))
     box = BlackBox(policy, value_range=(0.0, 10.0), scale=2.0)

@@ -228,7 +228,7 @@ def test_what_it_cannot_solve_it_refuses_in_words(problem, word):
     with pytest.raises(ValueError, match=word):
         plan(problem, n=1000, d=4, epsilon=1.0, delta=1e-6, solver=Whitening())
     chosen = plan(problem, n=1000, d=4, epsilon=1.0, delta=1e-6).default.solver
-    assert chosen in ("gradient-descent", "probed gradient-descent", "privately clipped o2nc")
+    assert chosen in ("gradient-descent", "probed gradient-descent", "privately clipped gradient-descent")
 
 
 def skewed(n=20_000, d=10, seed=0):

@@ -90,6 +90,7 @@ class Coordinates:
         momentum: fixed momentum of a gradient method in v.
         balanced: whether gradients are shortened without regard to the target.
         secant: whether steps are shortened by the curvature that released gradients show.
+        hurries: whether half-way momentum grows where released gradients show that parameters still grow.
         pull: strength of a ridge in v around the anchor, beside the penalty that was asked for; 0 for none.
         anchor: in w, (d,); None for no such ridge. For problems with a ridge only.
         rows: the spectrum that `matrix` follows from, for solvers that look at directions one by one; None if the
@@ -104,6 +105,7 @@ class Coordinates:
     momentum: float
     balanced: bool = False
     secant: bool = False
+    hurries: bool = False
     pull: float = 0.0
     anchor: Float[Array, " d"] | None = None
     rows: RowSpectrum | None = None

@@ -30,9 +30,10 @@ from privopt.problems.problem import Problem
 FEW_STEPS = 10
 FEWEST_STEPS, MOST_STEPS = 20, 150
 STEPS_SHARE = 0.05  # of the steps that minimise the bound, whose curvature is far above what data show
-# Of data that state the bound on their entries. A clip at 0.3 of the slope is better where classes are balanced or lie
-# apart; where they are unbalanced and overlap it moves the minimiser, on the parities of randhie to a loss above the
-# constant's. Estimators know neither, so they take what fails nowhere; see docs/algorithms/frank-wolfe.md.
+# Of data that state the bound on their entries. With an intercept beside the ball a clip at 0.3 of the slope is better
+# where classes are balanced or lie apart; where they are unbalanced and overlap it moves the minimiser, on the parities
+# of randhie to a loss above the constant's. Estimators know neither, so they take what fails nowhere; see
+# docs/algorithms/frank-wolfe.md.
 SAFE_SLOPE_SHARE, SAFE_STEPS_SHARE, SAFE_MOST_STEPS = 0.6, 0.1, 500
 MOST_CHOICES = 20  # a step: each further one takes budget from the others
 
@@ -153,7 +154,8 @@ def default_clip(solver: Any, instance: Instance) -> float:
     entries = mirror_geometry.largest_entry(instance, solver.entry_bound)
     if isinstance(constraint, Polytope):
         entries *= mirror_geometry.half_width(constraint)
-    share = SAFE_SLOPE_SHARE if _states_entries(instance) else mirror_geometry.SLOPE_SHARE
+    unsure = _states_entries(instance) and not isinstance(constraint, L1Ball)
+    share = SAFE_SLOPE_SHARE if unsure else mirror_geometry.SLOPE_SHARE
     return mirror_geometry.default_slope(instance, share) * entries
 
 
@@ -174,9 +176,7 @@ def default_steps(solver: Any, instance: Instance) -> int:
     noise = public.relation.factor * solver.clip * noise_weight(instance) / (public.n * math.sqrt(2.0 * rho))
     curvature = mirror_geometry.smoothness(instance, solver.entry_bound)
     best = (16.0 * curvature / noise) ** (2.0 / 3.0)
-    share, most = (
-        (SAFE_STEPS_SHARE, SAFE_MOST_STEPS) if _states_entries(instance) else (STEPS_SHARE, MOST_STEPS)
-    )
+    share, most = (SAFE_STEPS_SHARE, SAFE_MOST_STEPS) if _states_entries(instance) else (STEPS_SHARE, MOST_STEPS)
     return mirror_geometry.clipped_steps(share * best, FEWEST_STEPS, most)
 
 

@@ -6,6 +6,7 @@ only.
 
 import math
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,8 @@ from privopt.planning.quantile_level import level_notice
 
 SHARE_OF_STEP = 0.5  # what a given step size may take of a parameter for the ridge by a gradient step
 
+HURRIED = 0.95  # momentum of the last half, where parameters still grow
+GROWING = 2.0  # standard deviations
 RARE = 10.0  # minus the logarithm of how often noise alone shows a curvature
 
 
@@ -144,6 +147,27 @@ class ShownCurvature:
         return min(longest, 1.0 / self.largest) if self.largest > 0.0 else longest
 
 
+def still_grows(points: Sequence[ArrayLike], slopes: Sequence[ArrayLike], deviation: float) -> bool:
+    """Whether the second half of some released gradients points away from 0, beyond two deviations of its noise.
+
+    Classes that lie apart want long parameters, and a hinge is nearly flat in their length: it is the one direction in
+    which steps that suit all others stop short. It is the direction of the point before these gradients, which has none
+    of their noise. Post-processing.
+
+    Args:
+        points: where the gradients were taken, (p,) each.
+        slopes: the gradients, penalty included, (p,) each.
+        deviation: standard deviation of the noise in an entry of one.
+    """
+    half = len(points) // 2
+    if not half:
+        return False
+    at = np.asarray(points[half - 1], np.float64)
+    mean = np.mean(np.asarray(slopes[half:], np.float64), axis=0)
+    noise = deviation * float(np.linalg.norm(at)) / math.sqrt(len(slopes) - half)
+    return -float(mean @ at) > GROWING * noise > 0.0
+
+
 def in_coordinates(coordinates: Coordinates) -> dict[str, Any]:
     """Clip, step size and momentum of other coordinates."""
     smoothness = coordinates.smoothness + coordinates.ridge_smoothness
@@ -154,6 +178,7 @@ def in_coordinates(coordinates: Coordinates) -> dict[str, Any]:
         "restarts": math.isinf(coordinates.clip),  # no clip is infinite with noise
         "balanced": coordinates.balanced,
         "secant": coordinates.secant,
+        "hurries": coordinates.hurries,
         "smoothness": smoothness,
         "rows": coordinates.rows,
     }

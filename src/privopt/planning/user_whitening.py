@@ -7,9 +7,9 @@ eigenvalues, f the floor, lam the ridge, m the typical number of records of a us
 
     first clip      C_0 = C r max(1/20, m^-1/2) / 2: half of how far users' averages of m records are apart
     travel          A = D / (N0 C_0), what eta T / (1 - theta) may add up to: where the bias D^2 / A and the noise
-                    (N0 C_0)^2 A of averaged descent balance. D is the spread of the optimum's predictions: 2.5 for
+                    (N0 C_0)^2 A of averaged descent balance. D is the spread of the optimum's predictions: 4 for
                     odds, less for losses of targets in [-1, 1]
-    steps           T = 2 A (1 - theta) phi'' / 1.5 at the bound on r and at m = 10, between 8 and 100, so that the plan
+    steps           T = A (1 - theta) phi'' / 1.5 at the bound on r and at m = 10, between 8 and 100, so that the plan
                     is fixed
     step size       at most 1.5 over the largest curvature in v, max_j (phi'' h_j + lam) / (h_j + f); momentum 1/2
 
@@ -18,7 +18,8 @@ counts, the curvature is m, the slope `2 sqrt(m (q - m))`, twice the standard de
 0.5 / (m + kappa), and kappa the anchor's strength around log m, from the noise of one mean at the first clip.
 
 The default ridge is 1e-4 R^2, R that of the second moment, less where N0 is below 0.002. All of it concerns utility
-only. Chosen on movietweetings, randhie and generated users at epsilon 1 and 3, see docs/benchmarks-users.md.
+only. Chosen on movietweetings, randhie and generated users at epsilon 1 and 3, see docs/benchmarks-users.md, and D by
+the test loss of logistic, squared and Poisson fits by user on the tables for choosing at epsilon 0.1 to 3.
 """
 
 import math
@@ -43,8 +44,7 @@ from privopt.planning.whitening import (
     WhiteningRule,
 )
 
-DISTANCE = 2.5  # D of the logistic loss
-PACE = 2.0  # more steps than the travel asks for, and shorter ones: they average noise
+DISTANCE = 4.0  # D of the logistic loss
 PLANNED_RECORDS = 10.0  # m of the steps: more of them, where people have more records, only add noise
 FEWEST_STEPS, MOST_STEPS = 8, 100
 RIDGE, RIDGE_NOISE = 1e-4, 0.002
@@ -100,7 +100,7 @@ class UserWhiteningRule:
             return NOISELESS_STEPS
         clip = self.whitening.constants.slope * self.whitening.most_signal * spread(PLANNED_RECORDS)
         travel = self.reach / clip
-        wanted = PACE * travel * (1.0 - MOMENTUM) * self.whitening.constants.curvature / STEP_FACTOR
+        wanted = travel * (1.0 - MOMENTUM) * self.whitening.constants.curvature / STEP_FACTOR
         return min(max(round(wanted), FEWEST_STEPS), MOST_STEPS)
 
     def fields(self, inner: Any) -> dict[str, Any]:

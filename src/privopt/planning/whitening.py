@@ -84,6 +84,7 @@ class LossConstants:
         returns: which average of the iterates.
         most_steps: T grows beyond `MOST_STEPS` up to this, by one for every six steps that V asks for.
         secant: whether steps are shortened by the curvature that released gradients show.
+        hurries: whether half-way momentum grows where parameters still grow, see `still_grows`.
         corrected: whether half of the result is a Newton step from the mean of the points, see `newton_end`.
     """
 
@@ -97,6 +98,7 @@ class LossConstants:
     returns: Average = "settled"
     most_steps: int = MOST_STEPS
     secant: bool = False
+    hurries: bool = False
     corrected: bool = False
 
 
@@ -121,7 +123,9 @@ def loss_constants(instance: Instance) -> LossConstants:
             pace = float(loss.outputs)
             return LossConstants(slope=math.sqrt(2.0), curvature=0.5, cap=(0.08, 0.21, 0.25), pace=pace)
         case SmoothedHinge() as loss:
-            return LossConstants(slope=1.0, curvature=loss.curvature, cap=(0.4, 0.2, 0.5), corrected=True)
+            return LossConstants(
+                slope=1.0, curvature=loss.curvature, cap=(0.4, 0.2, 0.5), corrected=True, hurries=True
+            )
         case Squared():
             return LossConstants(slope=1.0, curvature=1.0, clip_factor=0.018, pace=4.0, corrected=True)
         case Huber() as loss:
@@ -329,6 +333,7 @@ class WhiteningRule:
             momentum=NOISELESS_MOMENTUM if noiseless else MOMENTUM,
             balanced=self.constants.balanced and not noiseless,
             secant=self.constants.secant,
+            hurries=self.constants.hurries and not noiseless,
             rows=rows,
         )
 

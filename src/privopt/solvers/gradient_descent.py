@@ -71,6 +71,8 @@ class GradientDescent(StepwiseSolver):
             ("settled", half of the way or less to a Newton step from the mean of all points, see `newton_end`).
         secant: whether no step is longer than 1 / L_t, L_t the largest curvature that successive released gradients
             have shown so far, see `ShownCurvature`: for losses whose curvature is not known beforehand.
+        hurries: whether the last half of the steps takes momentum 0.95 where released gradients show that parameters
+            still grow, see `planning.gradient_descent.still_grows`; for `returns="corrected"`, whose points are kept.
         shares: how the budget is split over the steps: "equal" or "geometric", which is best for the last iterate of a
             strongly convex objective; see `descent_theory`.
         contraction: a of the geometric shares; default 1 - eta * ridge strength.
@@ -100,6 +102,7 @@ class GradientDescent(StepwiseSolver):
     momentum: float = derived(at_least=0, below=1)
     balanced: bool = False
     secant: bool = False
+    hurries: bool = False
     returns: Average | Literal["random", "flattest", "corrected"] | None = optional()
     shares: Shares = choice("equal")
     contraction: float | None = optional(above=0, at_most=1)
@@ -221,7 +224,6 @@ class GradientDescent(StepwiseSolver):
         """Algorithm 4, with momentum and averaging."""
         step = partial(
             _step,
-            momentum=self.momentum,
             problem=problem,
             shrinks=bool(self.shrinks),
             restarts=bool(self.restarts),
@@ -232,7 +234,7 @@ class GradientDescent(StepwiseSolver):
         gradients: list[Array] = []
         slopes: list[Array] = []
         deviations: list[float] = []
-        shown = planning.ShownCurvature()
+        shown, momentum = planning.ShownCurvature(), self.momentum
         for ratio, noise in zip(self._mixing_ratios(), self.mechanisms(), strict=True):
             query = ClippedGradient(loss=problem.loss, at=state.at, clip=self.clip, balanced=self.balanced)
             gradient = curator.release(query, noise)
@@ -244,7 +246,16 @@ class GradientDescent(StepwiseSolver):
                 gradients.append(gradient)
                 slopes.append(_with_penalty(problem, gradient, state.at))
                 deviations.append(deviation)
-            state = step(state, gradient, ratio=float(ratio), step_size=shown.step_size(self.step_size))
+            if self.hurries and 2 * len(points) == self.steps - self.steps % 2:
+                grows = planning.still_grows(points, slopes, deviation)
+                momentum = planning.HURRIED if grows else momentum
+            state = step(
+                state,
+                gradient,
+                ratio=float(ratio),
+                step_size=shown.step_size(self.step_size),
+                momentum=momentum,
+            )
         evidence = None if self.rows is None else Evidence.of(points, gradients, deviations, self.clip)
         if self.returns == "corrected":
             settled = self._corrected(state, points, slopes, start, curator.public, problem)

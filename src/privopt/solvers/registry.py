@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 from privopt.errors import NotPriceable
 from privopt.planning import o2nc, user_federated_averaging
+from privopt.planning.convexity import looks_convex, shares_corners
 from privopt.planning.counts import constant_column
 from privopt.planning.instance import Instance
 from privopt.problems.black_box import BlackBox
 from privopt.problems.constraints import Constraint, L1Ball, Polytope, Product, Simplex
 from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.losses import Poisson
-from privopt.problems.problem import Problem
 from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
 from privopt.solvers.anytime_mirror_descent import AnytimeMirrorDescent
@@ -99,6 +99,7 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
 }
 
 
+FEW_COLUMNS = 2.0 / 3.0  # of an l1 ball, see `_has_few_columns`
 MANY_COLUMNS = 100  # of an l1 ball, from which on the worst group's columns are selected first
 
 
@@ -145,7 +146,8 @@ def automatic(instance: Instance) -> Choice:
             else                                                          gradient descent
         users whose typical records times log(2p)^2 are fewer than the
         p parameters in a set with an l1 ball                             Frank-Wolfe
-        few units that are users, of typically 20 records or more         federated averaging
+        users with many records: where there are few such users, or
+        the loss has corners, see `user_federated_averaging.wins`         federated averaging
         other users, a convex generalised-linear loss with corners        accelerated phases on regularised problems
         other users, where whitening applies                              whitened user-level gradient descent
         other users of generalised-linear losses, smooth penalties,
@@ -154,10 +156,11 @@ def automatic(instance: Instance) -> Choice:
         ramp and capped losses where whitening does not apply, smooth
         penalties, no set                                                 O2NC
         a loss without curvature that is known to grow as sharply as
-        kappa >= 2 says                                                   proximal points
+        kappa >= 2 says, without corners that all records share           proximal points
         a generalised-linear loss, a ridge or no penalty, no set, at
         most 2000 features; counts with a declared constant
         column                                                            whitened gradient descent
+        an l1 ball alone, in few columns                                  accelerated mirror descent
         an l1 ball, also beside intercepts and in other products of its
         kind, or a polytope given by its vertices                         Frank-Wolfe
         a simplex, and other products                                     accelerated mirror descent
@@ -165,9 +168,11 @@ def automatic(instance: Instance) -> Choice:
         another generalised-linear loss with a ridge or no penalty:
         other counts, other sets, at most 2000 features                   probed gradient descent
         losses of the user's own that state their curvature, and either
-        a growth condition or that they are convex                        gradient descent, with a private clip unless
+        a growth condition or look convex                                 gradient descent, with a private clip unless
                                                                           the slope is stated
-        losses of the user's own, smooth penalties, no set                O2NC with a private clip
+        losses of the user's own that look convex, without corners that
+        all records share                                                 gradient descent with a private clip
+        other losses of the user's own, smooth penalties, no set          O2NC with a private clip
         everything else                                                   gradient descent
 
     Each was the most accurate of the applicable solvers in most of the measurements of docs/benchmarks.md and
@@ -192,7 +197,7 @@ def automatic(instance: Instance) -> Choice:
         and O2NC().obstacle(problem, public) is None
     ):
         return Choice(O2NC(), "the loss is not convex, and its steps average the noise on smoothed gradients")
-    for solver, reason in _wanted(problem):
+    for solver, reason in _wanted(instance):
         if solver.obstacle(problem, public) is None:
             return Choice(solver, reason)
     if not problem.regulariser.is_smooth and problem.regulariser.strong_convexity > 0:
@@ -202,14 +207,21 @@ def automatic(instance: Instance) -> Choice:
                 reduced, "with a ridge and so many units, changes of the gradient need little noise"
             )
     loss = problem.loss
-    if instance.has_own_loss and math.isfinite(loss.curvature) and (problem.growth or loss.convex):
+    convex = instance.has_own_loss and looks_convex(problem, public)
+    if instance.has_own_loss and math.isfinite(loss.curvature) and (problem.growth or convex):
         return _for_stated(instance)
+    clipped = PrivateClip(inner=GradientDescent())
+    if convex and not shares_corners(problem, public) and clipped.obstacle(problem, public) is None:
+        return Choice(
+            clipped,
+            "the loss looks convex, on which averaged steps settle, and the clip is chosen privately",
+        )
     windows = PrivateClip(inner=O2NC(quantile=o2nc.own_quantile(instance)))
     if instance.has_own_loss and windows.obstacle(problem, public) is None:
         return Choice(
             windows,
-            "for user-written losses it was the most accurate on the whole with nothing given: the clip is chosen "
-            "privately and follows the gradients, and steps do not scale with them",
+            "the loss is not known to be convex and smooth on the whole: the clip is chosen privately and follows the "
+            "gradients, and steps do not scale with them",
         )
     if instance.has_own_loss:
         return Choice(
@@ -269,10 +281,9 @@ def _for_users(instance: Instance) -> Choice:
         return Choice(choosing, "on an l1 ball its noise grows with the logarithm of the number of features")
     averaging = UserFederatedAveraging()
     if user_federated_averaging.wins(instance) and averaging.obstacle(problem, public) is None:
-        return Choice(averaging, "there are few users, and each has many records to learn from")
-    phased, loss = PhasedAcceleratedERM(), problem.loss
-    corners = loss.convex and not instance.has_own_loss and math.isinf(loss.curvature)
-    if corners and phased.obstacle(problem, public) is None:
+        return Choice(averaging, "each user has many records to learn from")
+    phased = PhasedAcceleratedERM()
+    if user_federated_averaging.has_corners(instance) and phased.obstacle(problem, public) is None:
         return Choice(phased, "the loss has corners, on which the steps of whitened descent do not settle")
     whitened = Whitening(inner=UserGradientDescent())
     if whitened.obstacle(problem, public) is None:
@@ -289,16 +300,20 @@ def _for_users(instance: Instance) -> Choice:
     return Choice(UserGradientDescent(), "it clips users at the spread of their averages")
 
 
-def _wanted(problem: Problem) -> Iterator[tuple[Solver, str]]:
+def _wanted(instance: Instance) -> Iterator[tuple[Solver, str]]:
     """Solvers for the problem's shape, the best first."""
+    problem = instance.problem
     constraint, growth = problem.constraint, problem.growth
-    if growth is not None and growth.kappa >= 2.0 and math.isinf(problem.loss.curvature):
+    sharp = growth is not None and growth.kappa >= 2.0 and math.isinf(problem.loss.curvature)
+    if sharp and not shares_corners(problem, instance.public):
         yield KLProximalPoint(), "the loss is not smooth, and it is known to grow sharply from its minimum"
     if not isinstance(problem.loss, Poisson) or constant_column(problem) is not None:
         yield (
             Whitening(),
             "whitening was the most accurate on most tables: all directions get the noise they can bear",
         )
+    if isinstance(constraint, L1Ball) and _has_few_columns(instance):
+        yield AcceleratedMirrorDescent(), "on an l1 ball of few features its noise is the smaller one"
     if _has_l1_ball(constraint):
         yield FrankWolfe(), "on an l1 ball its noise grows with the logarithm of the number of features"
     if isinstance(constraint, Polytope):
@@ -308,6 +323,15 @@ def _wanted(problem: Problem) -> Iterator[tuple[Solver, str]]:
         )
     if isinstance(constraint, L1Ball | Product | Simplex):
         yield AcceleratedMirrorDescent(), "its mirror map fits the geometry of the set"
+
+
+def _has_few_columns(instance: Instance) -> bool:
+    """Whether p <= 2/3 (n mu)^(2/3).
+
+    The excess of mirror descent goes with sqrt(p) / (n mu), that of Frank-Wolfe with (n mu)^(-2/3). The factor is by
+    `benchmarks.auto` with 30 to 1,000 columns at epsilon 0.3 to 3.
+    """
+    return instance.parameters <= FEW_COLUMNS * (instance.public.n * instance.mu) ** (2.0 / 3.0)
 
 
 def _has_l1_ball(constraint: Constraint) -> bool:
