@@ -176,7 +176,9 @@ def default_steps(solver: Any, instance: Instance) -> int:
     noise = public.relation.factor * solver.clip * noise_weight(instance) / (public.n * math.sqrt(2.0 * rho))
     curvature = mirror_geometry.smoothness(instance, solver.entry_bound)
     best = (16.0 * curvature / noise) ** (2.0 / 3.0)
-    share, most = (SAFE_STEPS_SHARE, SAFE_MOST_STEPS) if _states_entries(instance) else (STEPS_SHARE, MOST_STEPS)
+    share, most = (
+        (SAFE_STEPS_SHARE, SAFE_MOST_STEPS) if _states_entries(instance) else (STEPS_SHARE, MOST_STEPS)
+    )
     return mirror_geometry.clipped_steps(share * best, FEWEST_STEPS, most)
 
 
