@@ -66,7 +66,7 @@ def test_a_check_counts_cells_and_names_the_likely_cause(folder: Path) -> None:
     assert '300 of 300 cells are \'ja\' or \'nein\': declare "true": "ja", "false": "nein".' in said
     assert 'write a decimal comma: say so in the schema, "file": {"decimal": ","}' in said
     assert "are dates in another order: write year, month, day" in said
-    assert "1 texts that are no level" in said
+    assert "are one text that the levels lack" in said
     assert "most of them one value: it may stand for a missing one" in said
     assert "secret" not in said
     assert "-999" not in said

@@ -215,8 +215,8 @@ NAMES: dict[str, tuple[Any, str | Done]] = {
     "the name of a file": (lambda: ("table.csv", FRAME), "X is a text.*Table.open"),
     "the path of a file": (lambda: (Path("table.csv"), FRAME), "X is a text.*Table.open"),
     "rows of several lengths": (
-        lambda: ([[1.0, 2.0], [1.0]] * 30, FRAME),
-        "rows of X have different numbers",
+        lambda: ([[1.0, 2.0], [1.0]] * 30, X),  # a short row counts as missing
+        done(None),
     ),
     "one row": (lambda: (X[0], FRAME), "Expected 2D array, got 1D array"),
     "a number": (lambda: (7, FRAME), "Expected 2D array, got 0D array"),

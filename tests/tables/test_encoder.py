@@ -223,7 +223,7 @@ def test_features_are_named_and_blocks_described() -> None:
 @pytest.mark.parametrize(
     ("option", "sentence"),
     [
-        ({"missing": "drop"}, "missing must be 'midpoint', 'zero' or 'indicator'; got 'drop'"),
+        ({"missing": "drop"}, "missing must be 'midpoint', 'zero' or 'indicator', got 'drop'"),
         ({"numeric_range": (1, 0)}, "numeric_range must be two finite numbers"),
         ({"sparse_output": "yes"}, "sparse_output must be True, False or 'auto'"),
     ],

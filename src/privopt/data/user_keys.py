@@ -29,6 +29,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from privopt.data import cells
+from privopt.data.containers import check_column
 from privopt.data.time_keys import in_utc, instant, span
 from privopt.errors import ArgumentError
 
@@ -55,6 +56,7 @@ def user_codes(private_keys: Any, rows: int) -> Codes:
 
 def key_columns(private_keys: Any, rows: int) -> list[Any]:
     """The columns that name a user together; see `user_codes`."""
+    check_column(private_keys, "groups", "one user key")
     private_keys = cells.unmasked(private_keys, labels=True)
     if isinstance(private_keys, pd.DataFrame):
         private_columns = [private_keys.iloc[:, place] for place in range(private_keys.shape[1])]

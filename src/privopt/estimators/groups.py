@@ -13,6 +13,7 @@ from privopt.data.group_values import group_codes
 from privopt.estimators import arguments
 from privopt.problems import losses
 from privopt.problems.grouped_loss import GroupedLoss, check_shares
+from privopt.public import real
 from privopt.queries.holdout_scores import Accuracy
 
 Floats = NDArray[np.float64]
@@ -56,7 +57,7 @@ class Groups:
             raise ValueError(
                 f"cvar_alpha={alpha!r} was given with objective='worst': it is for objective='cvar'."
             )
-        if alpha is not None and not 0 < arguments.number("cvar_alpha", alpha) <= 1:
+        if alpha is not None and not 0 < real("cvar_alpha", alpha) <= 1:
             raise ValueError(
                 f"cvar_alpha must be in (0, 1], got {alpha!r}: it is the worst share of the records that counts."
             )
@@ -251,6 +252,6 @@ def _shares(shares: Any, values: tuple[Any, ...]) -> tuple[float, ...] | None:
         )
     if isinstance(shares, str) or not hasattr(shares, "__iter__"):
         raise TypeError(f"shares must be a list of numbers or 'private', got {shares!r}.")
-    listed = tuple(arguments.number("shares", share) for share in shares)
+    listed = tuple(real("shares", share) for share in shares)
     check_shares(listed, len(values))
     return listed

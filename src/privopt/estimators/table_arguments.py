@@ -33,7 +33,12 @@ def asked_of_a_table(table: Table, y: Any, groups: Any, estimator: Any) -> Tabul
             "indicator was given beside a table, whose schema says which columns may be missing: leave it out, and "
             'give those that are never missing "required": true.'
         )
-    return table.encoder(groups, missing=estimator.missing)
+    if table.missing not in (estimator.missing, "midpoint") and estimator.missing != "midpoint":
+        raise ArgumentError(
+            f"the table was opened with missing={table.missing!r}, and the model has missing={estimator.missing!r}: "
+            "say it once."
+        )
+    return table.encoder(groups, missing=None if estimator.missing == "midpoint" else estimator.missing)
 
 
 def arguments_of(table: Table, encoder: TabularEncoder, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,11 +56,12 @@ def arguments_of(table: Table, encoder: TabularEncoder, given: Mapping[str, Any]
     known: dict[str, Any] = {"n": table.n, "classes": target.classes, "target_bounds": target.bounds}
     if given.get("loose_bounds") is None:
         known["bounds"] = encoder.numeric_range
-    return {
+    found = {
         name: value
         for name, value in known.items()
         if name in given and given[name] is None and value is not None
     }
+    return found | ({"missing": encoder.missing} if "missing" in given else {})
 
 
 def _check_classes(classes: Any, target: TargetEncoding) -> None:

@@ -15,7 +15,7 @@ from privopt.tables.coding import TableCoding
 from privopt.tables.errors import TableError
 from privopt.tables.file_format import PLAIN, FileFormat
 from privopt.tables.headers import instead_of
-from privopt.tables.io import delimiter, read_table, row_count, table_columns
+from privopt.tables.io import delimiter, read_table, row_count, separator, table_columns
 from privopt.tables.keys import columns_of
 from privopt.tables.schema import Schema
 from privopt.tables.table import Table
@@ -61,7 +61,9 @@ def check_columns(table: Any, coding: TableCoding, written: FileFormat) -> None:
     present = table_columns(table, written) if is_file else _names(table)
     for name in coding.names:
         if name not in present:
-            meant = instead_of(name, present, coding.names, text=delimiter(table) if is_file else None)
+            meant = instead_of(
+                name, present, coding.names, text=separator(table, written) if is_file else None
+            )
             raise TableError(f"The table has no column {name!r}, which the schema describes{meant or '.'}")
 
 
@@ -84,9 +86,19 @@ def codes_of(table: Any, coding: TableCoding, rows: int) -> NDArray[np.int64]:
     return private_codes
 
 
-def stored_as(table: Any, coding: TableCoding) -> TableCoding:
-    """The coding for the types that the columns of an opened table declare."""
-    return coding.stored_as(table.columns(coding.names).empty() if isinstance(table, Table) else table)
+def stored_as(table: Any, private_table: Any, coding: TableCoding) -> TableCoding:
+    """The coding for the types that the columns of a table declare; those of a text file declare none.
+
+    Args:
+        table: as it was given.
+        private_table: the same, opened.
+        coding: of its columns.
+    """
+    if isinstance(table, Table):
+        return coding if table.is_text else coding.stored_as(table.columns(coding.names).empty())
+    if isinstance(table, str | Path) and delimiter(table) is not None:
+        return coding
+    return coding.stored_as(private_table)
 
 
 def rows_of(table: Any, written: FileFormat = PLAIN) -> int:
@@ -101,7 +113,7 @@ def rows_of(table: Any, written: FileFormat = PLAIN) -> int:
     return len(plain) if isinstance(plain, pd.DataFrame) else int(plain.num_rows)
 
 
-def keys_of_users(groups: Any, table: Any, rows: int) -> Any:
+def keys_of_users(groups: Any, table: Any, rows: int, written: FileFormat) -> Any:
     """A number for the user of every row, NaN for nobody; None where a record is a unit.
 
     Args:
@@ -109,11 +121,13 @@ def keys_of_users(groups: Any, table: Any, rows: int) -> Any:
             one for each row. What it is follows from its type, never from what stands in it.
         table: opened.
         rows: of the table.
+        written: what stands for a missing cell.
     """
     if groups is None:
         return None
     if isinstance(groups, str | tuple):
-        return user_keys(table.read(columns_of(groups)) if isinstance(table, Table) else table, groups)
+        private_table = table.read(columns_of(groups)) if isinstance(table, Table) else table
+        return user_keys(private_table, groups, written)
     return keys.as_keys(keys.user_codes(groups, rows))
 
 

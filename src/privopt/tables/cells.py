@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from privopt.data import user_keys as keys
+from privopt.data.containers import as_frame
 from privopt.tables.column_spec import ColumnSpec
 from privopt.tables.errors import TableError
 from privopt.tables.file_format import PLAIN, FileFormat
@@ -51,7 +52,7 @@ class _ColumnsOf(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         private_column = self._table.column(name)
         check_stored(self._columns[name], private_column.type)
-        return private_column
+        return unmarked(private_column, self._columns[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._columns)
@@ -83,9 +84,51 @@ def as_table(table: Any) -> Any:
         return pa.Table.from_batches([table])
     if hasattr(table, "__arrow_c_stream__"):
         return pa.table(table)
+    as_frame(table, "table")
     raise TypeError(
         f"A table with named columns is needed, a pandas DataFrame or an Arrow table; got {type(table).__name__}."
     )
+
+
+def unmarked(private_column: Any, spec: ColumnSpec) -> Any:
+    """A column in which the cells that the schema's `file` calls missing are missing, however they are stored.
+
+    Where levels, flags or numbers are described, a text that writes the same number as a mark stands for it too.
+    """
+    written, as_number = spec.format, spec.kind in ("num", "flag", "cat")
+    if not written.missing or spec.kind in ("pixels", "set"):
+        return private_column
+
+    def marks(private_cells: Iterable[Any]) -> NDArray[np.bool_]:
+        read = (written.is_missing(private_cell, as_number=as_number) for private_cell in private_cells)
+        return np.fromiter(read, np.bool_)
+
+    if isinstance(private_column, np.ndarray):
+        return np.where(marks(private_column), None, private_column)
+    kind = private_column.type
+    if pa.types.is_dictionary(kind):
+        private_column, kind = private_column.cast(kind.value_type), kind.value_type
+    if is_text(kind):
+        private_gone = _by_distinct_value(
+            _encoded(private_column), lambda values: marks(_scalars(values)), np.False_
+        )
+        private_column = private_column.cast(pa.large_string())
+    elif pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        private_gone = _is_one_of(private_column, written.missing_numbers)
+    else:
+        return private_column
+    nothing = pa.scalar(None, private_column.type)
+    return pc.if_else(pa.array(private_gone), nothing, private_column)
+
+
+def _is_one_of(private_column: Any, values: Iterable[float]) -> NDArray[np.bool_]:
+    """Which cells of a column of numbers are one of a few; whole numbers are compared exactly."""
+    if not pa.types.is_integer(private_column.type):
+        return np.isin(numbers(private_column, ""), np.fromiter(values, np.float64))
+    private_whole = private_column.fill_null(0).to_numpy()
+    limits = np.iinfo(private_whole.dtype)
+    whole = [int(value) for value in values if limits.min <= value <= limits.max and value == int(value)]
+    return np.isin(private_whole, np.asarray(whole, private_whole.dtype))
 
 
 def lacking(name: str, present: Sequence[str]) -> TableError:
@@ -123,10 +166,11 @@ def read_columns(
             private_series = private_table.iloc[:, present[column.name]]
             private_columns[column.name] = _from_pandas(private_series, as_lists=as_lists)
         else:
-            private_columns[column.name] = private_table.column(column.name)
+            private_columns[column.name] = _without_views(private_table.column(column.name))
             stored = private_columns[column.name].type
         if not of_any_type:
             check_stored(column, stored)
+        private_columns[column.name] = unmarked(private_columns[column.name], column)
     if isinstance(private_table, StoredTable):
         return _ColumnsOf(private_table, wanted), private_table.num_rows
     return private_columns, len(private_table) if _is_pandas(private_table) else private_table.num_rows
@@ -169,16 +213,11 @@ def level_codes(private_column: Any, spec: ColumnSpec) -> Codes:
     Raises:
         TableError: the column is stored as lists or other nested values.
     """
-    writings, written = spec.writings, spec.format
+    writings = spec.writings
     assert writings is not None
 
-    def read(private_cell: Any) -> int:
-        if isinstance(private_cell, str) and written.is_missing(private_cell):
-            return -1
-        return writings.position(private_cell)
-
     def codes_of(private_cells: Iterable[Any]) -> Codes:
-        return np.asarray([read(cell) for cell in private_cells], dtype=np.int64)
+        return np.asarray([writings.position(cell) for cell in private_cells], dtype=np.int64)
 
     if isinstance(private_column, np.ndarray):
         return codes_of(private_column)
@@ -218,19 +257,24 @@ def lists(private_column: Any, name: str) -> Iterator[tuple[NDArray[np.int64], N
             yield lengths, numbers(flat, name)
 
 
-def user_keys(table: Any, columns: str | Sequence[str]) -> Floats:
+def user_keys(table: Any, columns: str | Sequence[str], written: FileFormat | None = None) -> Floats:
     """One number for each user, from the column or columns that say whose record a row is, as `groups` of a fit.
 
     Several columns name a user together. NaN where a value is missing or an empty text: such a record belongs to
     nobody, and a fit counts it as nothing. Which values are equal: `data.user_keys`.
 
+    Args:
+        table: with named columns.
+        columns: those that name a user.
+        written: what stands for a missing cell, as the schema says it.
     Raises:
         TableError: no column is named, or one is stored as lists or other nested values.
     """
     names = [columns] if isinstance(columns, str) else list(columns)
     if not names:
         raise TableError("No column was named that says whose record a row is.")
-    private_columns, _ = read_columns(table, [ColumnSpec(name=name, kind="id") for name in names])
+    specs = [ColumnSpec(name=name, kind="id", file=written) for name in names]
+    private_columns, _ = read_columns(table, specs)
     return keys.as_keys(keys.joined([_user_codes(private_columns[name], name) for name in names]))
 
 
@@ -290,6 +334,19 @@ def _from_pandas(private_series: Any, *, as_lists: bool) -> Any:
         with contextlib.suppress(UnicodeError):
             return _chunked(pa.array(private_series, type=pa.large_string(), from_pandas=True))
     return private_series.to_numpy(dtype=object)
+
+
+def _without_views(private_column: Any) -> Any:
+    """A column whose dictionaries Arrow can read: those of Polars hold views of texts, which it cannot cast."""
+    kind = private_column.type
+    if not (pa.types.is_dictionary(kind) and str(kind.value_type) in ("string_view", "binary_view")):
+        return private_column
+    values = pa.large_string() if is_text(kind.value_type) else pa.large_binary()
+    private_chunks = [
+        pa.DictionaryArray.from_arrays(private_chunk.indices, private_chunk.dictionary.cast(values))
+        for private_chunk in private_column.chunks
+    ]
+    return pa.chunked_array(private_chunks, type=pa.dictionary(kind.index_type, values))
 
 
 def _chunked(private_array: Any) -> Any:

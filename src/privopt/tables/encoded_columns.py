@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.errors import ArgumentError
 from privopt.tables.cells import lists
 from privopt.tables.column_spec import ColumnSpec
 from privopt.tables.dates import PARTS, part_codes
@@ -58,3 +59,13 @@ def active_indices(column: ColumnSpec, private_column: Any) -> tuple[NDArray[np.
         index = index[place < column.max_active]
         active = np.minimum(active, column.max_active)
     return active, index
+
+
+def check_missing(rule: Any) -> None:
+    """Refuse a rule for missing cells that there is not.
+
+    Raises:
+        ArgumentError: there is none of this name.
+    """
+    if rule not in ("midpoint", "zero", "indicator"):
+        raise ArgumentError(f"missing must be 'midpoint', 'zero' or 'indicator', got {rule!r}.")

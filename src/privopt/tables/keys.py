@@ -9,6 +9,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from privopt.errors import ArgumentError
+from privopt.tables.cells import unmarked
+from privopt.tables.column_spec import ColumnSpec
 from privopt.tables.errors import TableError
 
 
@@ -94,7 +96,7 @@ def _same(kind: Any) -> str:
     return family
 
 
-def block_keys(table: Any, columns: Sequence[str]) -> NDArray[Any]:
+def block_keys(table: Any, columns: Sequence[ColumnSpec]) -> NDArray[Any]:
     """The keys of users in some columns, see `data.user_keys`: the cells themselves, not numbers of one block.
 
     Returns:
@@ -102,7 +104,7 @@ def block_keys(table: Any, columns: Sequence[str]) -> NDArray[Any]:
     Raises:
         TableError: a column is stored as lists or other nested values.
     """
-    private_columns = [_cells(table.column(name), name) for name in columns]
+    private_columns = [_cells(unmarked(table.column(one.name), one), one.name) for one in columns]
     if len(private_columns) == 1:
         return private_columns[0]
     private_keys = np.empty((table.num_rows, len(columns)), dtype=object)
