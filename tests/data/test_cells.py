@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from scipy import sparse
-from tests.support.odd_cells import EVERY_ODD, FORMS, ODD, every_form, every_odd_cell
+from tests.support.odd_inputs.cells import EVERY_ODD, FORMS, ODD, every_form, every_odd_cell
 
 from privopt.data import cells
 from privopt.data.rows import take_rows

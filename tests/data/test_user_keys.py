@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.odd_cells import FORMS, ODD, every_form
+from tests.support.odd_inputs.cells import FORMS, ODD, every_form
 
 from privopt.data.units import Units
 from privopt.data.user_digests import user_digests

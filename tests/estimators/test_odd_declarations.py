@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from tests.support import odd_declarations as odd
-from tests.support.odd_declarations import Came, Done
+from tests.support.odd_inputs import declarations as odd
+from tests.support.odd_inputs.declarations import Came, Done
 
 TENTH = 10
 

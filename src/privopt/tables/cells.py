@@ -6,6 +6,7 @@ that no exception depends on a private value. Each cell is read by itself: no ot
 
 import abc
 import contextlib
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -52,7 +53,7 @@ class _ColumnsOf(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         private_column = self._table.column(name)
         check_stored(self._columns[name], private_column.type)
-        return unmarked(private_column, self._columns[name])
+        return unmarked(plain(private_column), self._columns[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._columns)
@@ -83,11 +84,39 @@ def as_table(table: Any) -> Any:
     if isinstance(table, pa.RecordBatch):
         return pa.Table.from_batches([table])
     if hasattr(table, "__arrow_c_stream__"):
-        return pa.table(table)
+        try:
+            return pa.table(table)
+        except pa.ArrowException:  # one column, or types of 128 bits
+            what = f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
+        raise TableError(
+            f"The table, a {what}, cannot be read by Arrow: give a frame of named columns, of types that Arrow has."
+        )
     as_frame(table, "table")
     raise TypeError(
         f"A table with named columns is needed, a pandas DataFrame or an Arrow table; got {type(table).__name__}."
     )
+
+
+def plain(private_column: Any) -> Any:
+    """A column that Arrow can look up and filter: UUIDs as texts, and without views of texts, as Polars has them."""
+    kind = getattr(private_column, "type", None)
+    if isinstance(kind, pa.UuidType):
+        private_texts = [
+            pa.array([cell and str(uuid.UUID(bytes=cell)) for cell in chunk.storage.to_pylist()], pa.string())
+            for chunk in private_column.chunks
+        ]
+        return pa.chunked_array(private_texts, type=pa.string())
+    viewed: Any = kind.value_type if kind is not None and pa.types.is_dictionary(kind) else kind
+    if str(viewed) not in ("string_view", "binary_view"):
+        return private_column
+    values = pa.large_string() if is_text(viewed) else pa.large_binary()
+    if viewed is kind:
+        return private_column.cast(values)
+    private_chunks = [
+        pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(values))
+        for chunk in private_column.chunks
+    ]
+    return pa.chunked_array(private_chunks, type=pa.dictionary(kind.index_type, values))
 
 
 def unmarked(private_column: Any, spec: ColumnSpec) -> Any:
@@ -166,11 +195,11 @@ def read_columns(
             private_series = private_table.iloc[:, present[column.name]]
             private_columns[column.name] = _from_pandas(private_series, as_lists=as_lists)
         else:
-            private_columns[column.name] = _without_views(private_table.column(column.name))
+            private_columns[column.name] = private_table.column(column.name)
             stored = private_columns[column.name].type
         if not of_any_type:
             check_stored(column, stored)
-        private_columns[column.name] = unmarked(private_columns[column.name], column)
+        private_columns[column.name] = unmarked(plain(private_columns[column.name]), column)
     if isinstance(private_table, StoredTable):
         return _ColumnsOf(private_table, wanted), private_table.num_rows
     return private_columns, len(private_table) if _is_pandas(private_table) else private_table.num_rows
@@ -224,7 +253,7 @@ def level_codes(private_column: Any, spec: ColumnSpec) -> Codes:
     kind = private_column.type
     if pa.types.is_null(kind):
         return np.full(len(private_column), -1, dtype=np.int64)
-    if pa.types.is_nested(kind):
+    if cannot_be_looked_up(kind):
         raise TableError(
             f"Column {spec.name!r} is stored as {kind}: the schema says that it holds categories."
         )
@@ -283,7 +312,7 @@ def _user_codes(private_column: Any, name: str) -> Codes:
     if isinstance(private_column, np.ndarray):
         return keys.user_codes(private_column, len(private_column))
     kind = private_column.type
-    if pa.types.is_nested(kind):
+    if cannot_be_looked_up(kind):
         raise TableError(f"Column {name!r} is stored as {kind}: it cannot tell users apart.")
     if pa.types.is_null(kind):
         return np.full(len(private_column), -1, np.int64)
@@ -304,6 +333,11 @@ def _user_codes(private_column: Any, name: str) -> Codes:
 
 def _is_pandas(table: Any) -> bool:
     return isinstance(table, pd.DataFrame)
+
+
+def cannot_be_looked_up(kind: Any) -> bool:
+    """Whether an Arrow type is one of lists and other nested values, or one that Arrow stores as another."""
+    return pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType)
 
 
 def is_text(kind: Any) -> bool:
@@ -334,19 +368,6 @@ def _from_pandas(private_series: Any, *, as_lists: bool) -> Any:
         with contextlib.suppress(UnicodeError):
             return _chunked(pa.array(private_series, type=pa.large_string(), from_pandas=True))
     return private_series.to_numpy(dtype=object)
-
-
-def _without_views(private_column: Any) -> Any:
-    """A column whose dictionaries Arrow can read: those of Polars hold views of texts, which it cannot cast."""
-    kind = private_column.type
-    if not (pa.types.is_dictionary(kind) and str(kind.value_type) in ("string_view", "binary_view")):
-        return private_column
-    values = pa.large_string() if is_text(kind.value_type) else pa.large_binary()
-    private_chunks = [
-        pa.DictionaryArray.from_arrays(private_chunk.indices, private_chunk.dictionary.cast(values))
-        for private_chunk in private_column.chunks
-    ]
-    return pa.chunked_array(private_chunks, type=pa.dictionary(kind.index_type, values))
 
 
 def _chunked(private_array: Any) -> Any:

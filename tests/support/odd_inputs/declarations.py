@@ -306,3 +306,4 @@ KEYS: dict[str, tuple[Any, str | Done]] = {
     "no columns": (np.zeros((ROWS, 0)), "one user key for each row"),
     "a deep array": (np.zeros((ROWS, 2, 2)), "one user key for each row"),
 }
+KINDS = {"bounds": BOUNDS, "names of columns": NAMES, "options": OPTIONS, "users' keys": KEYS}
