@@ -4,6 +4,7 @@ import json
 import math
 import pickle
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -425,3 +426,18 @@ def test_a_model_that_lacks_what_is_asked_of_it_is_refused_before_anything_is_pa
     with pytest.raises(LookupError, match="hush"):
         of_three_columns(WithoutMarginals(), account=account).fit(table())
     assert "nothing was spent yet" in str(account)
+
+
+@pytest.mark.parametrize("as_table", [False, True])
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_flags_of_a_text_come_back_in_the_words_of_the_schema(
+    name: str, as_table: bool, tmp_path: Path
+) -> None:
+    spelt = {"smokes": {"kind": "flag", "true": "ja", "false": "nein"}, "ill": {"kind": "flag"}}
+    rows = pd.DataFrame({"smokes": ["ja", "nein"] * 50, "ill": [True, False] * 50})
+    file = tmp_path / name
+    rows.to_csv(file, index=False) if name.endswith("csv") else rows.to_parquet(file)
+    given = Table.open(file, {"columns": spelt}) if as_table else file
+    sample = SyntheticData({"columns": spelt}, "1-way", epsilon=9.0, delta=1e-6).fit(given).sample(100)
+    assert set(sample["smokes"].dropna()) == {"ja", "nein"}
+    assert str(sample["ill"].dtype) == ("Int64" if name.endswith("csv") else "boolean")

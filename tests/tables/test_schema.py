@@ -181,3 +181,23 @@ def test_every_shared_schema_reads_and_writes(shared_data: Path) -> None:
         assert Schema.from_json(schema.to_json()) == schema
         assert schema.feature_columns()
         assert schema.target_encoding() is not None
+
+
+def test_a_name_that_is_nearly_there_is_meant() -> None:
+    with pytest.raises(TableError, match=r"names 'person', 'age'.* Did you mean 'person'\?"):
+        Schema.from_json(ENTRY).column("persons")
+
+
+def test_a_date_is_no_target_and_the_sentence_says_what_is() -> None:
+    columns = {"x": {"kind": "flag"}, "when": {"kind": "date", "low": "2020-01-01", "high": "2021-01-01"}}
+    with pytest.raises(TableError, match=r"of kind 'date': .* store the days since a day of your choice"):
+        Schema.from_json({"columns": columns, "target": "when"})
+
+
+def test_markers_may_be_whole_numbers() -> None:
+    schema = Schema.from_json({"columns": {"x": {"kind": "flag"}}, "file": {"missing": [-99, "NA"]}})
+    assert schema.format.missing == ("-99", "NA")
+    assert schema.format.missing_numbers == {-99}
+    assert Schema.from_json(schema.to_json()) == schema
+    with pytest.raises(TableError, match="needs a list of texts or whole numbers as 'missing'"):
+        Schema.from_json({"columns": {"x": {"kind": "flag"}}, "file": {"missing": [1.5]}})

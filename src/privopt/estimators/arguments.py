@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_array, validate_data
 
 from privopt.data import cells
-from privopt.data.containers import check_features
+from privopt.data.containers import check_column, check_features
 from privopt.errors import ArgumentError
 from privopt.estimators.frames import column_names
 from privopt.estimators.scaling import FeatureScaling, with_indicators
@@ -186,6 +186,7 @@ def check_missing(missing: Any, indicator: Any) -> None:
 
 def read_labels(y: Any, classes: NDArray[Any]) -> Any:
     """Labels to compare with predictions, as the classes that they write; as they are where one of them writes none."""
+    check_column(y, "y", "one target")
     try:
         private_labels = cells.targets(y, labels=True)
         if private_labels.dtype.kind == classes.dtype.kind:

@@ -64,7 +64,7 @@ def check_columns(table: Any, coding: TableCoding, written: FileFormat) -> None:
             meant = instead_of(
                 name, present, coding.names, text=separator(table, written) if is_file else None
             )
-            raise TableError(f"The table has no column {name!r}, which the schema describes{meant or '.'}")
+            raise TableError(f"The table has no column {name!r}, which the schema names{meant or '.'}")
 
 
 def codes_of(table: Any, coding: TableCoding, rows: int) -> NDArray[np.int64]:

@@ -145,6 +145,7 @@ BOUNDS: dict[str, tuple[Any, str | Done]] = {
     "one number": (5, "got int that is none"),
     "a frame": (FRAME, "got DataFrame that is none"),
     "no end": ([(0, 110), (0, None)], "got list that is none"),
+    "an end of 400 digits": ([(0, 110), (0, 10**400)], "got list that is none"),
     "turned round": ([(110, 0), (0, 1e5)], "must be finite with low <= high"),
     "an infinite end": ([(0, 110), (0, math.inf)], "must be finite with low <= high"),
     "nothing can be learned": ([(1, 1), (2, 2)], "must have low < high for at least one feature"),
@@ -257,6 +258,11 @@ OPTIONS: dict[str, tuple[dict[str, Any], str | Done]] = {
     "a text as switch": ({"fit_intercept": "yes"}, "fit_intercept must be True or False"),
     "a solver that does not exist": ({"solver": "adam"}, "adam"),
     "both kinds of bounds": ({"loose_bounds": (-1, 1)}, "bounds and loose_bounds were both given"),
+    "an epsilon of 400 digits": ({"epsilon": 10**400}, "epsilon is larger than any number"),
+    "a delta of 400 digits": ({"delta": 10**400}, "delta is larger than any number"),
+    "an n of 400 digits": ({"n": 10**400}, "n = 1.* lies between 60 and twice that|n must be at most"),
+    "an alpha of 400 digits": ({"alpha": 10**400}, "alpha is larger than any number"),
+    "a row bound of 400 digits": ({"row_bound": 10**400}, "row_bound is larger than any number"),
     "a very small epsilon": ({"epsilon": 1e-4}, done(ROWS)),
 }
 
@@ -299,6 +305,13 @@ KEYS: dict[str, tuple[Any, str | Done]] = {
     "capital letters": ([f"{'A' if place % 3 else 'a'}{one}" for place, one in enumerate(_PERSON)], done(40)),
     "lists as keys": ([[int(one)] for one in _PERSON], done(20)),
     "sets, which cannot be hashed": ([{int(one)} for one in _PERSON], "groups|users|units"),
+    "the name of a column": ("user", "groups is a text: give one user key for each row"),
+    "as many letters as rows": ("u" * ROWS, "groups is a text"),
+    "a dictionary": ({"user": _PERSON}, "groups is a dictionary"),
+    "UUIDs of Arrow": (
+        pa.chunked_array([pa.array([uuid.UUID(int=int(one)).bytes for one in _PERSON], pa.uuid())]),
+        done(20),
+    ),
     "all missing": ([None] * ROWS, "groups|users|units"),
     "one user": ([1] * ROWS, "at least 2"),
     "too few keys": (_PERSON[:-1], "one user key for each row"),
