@@ -72,6 +72,10 @@ def matrix(features: Any) -> Any:
         return checked_csr(features)
     if isinstance(features, pd.DataFrame):
         return _frame(features)
+    if hasattr(features, "column_names") or hasattr(features, "__arrow_c_stream__"):
+        private_table = _arrow_table(features)
+        if private_table is not None:
+            return _columns(private_table)
     features = unmasked(features, labels=False)
     if _declares_type(features):
         private_array = np.asarray(features)
@@ -330,13 +334,60 @@ def _frame(private_frame: pd.DataFrame) -> NDArray[Any]:
     """A data frame as an array of numbers, by the types of its columns alone."""
     odd = [str(name) for name, dtype in private_frame.dtypes.items() if not _is_numeric(dtype)]
     if odd:
-        raise ArgumentTypeError(
-            f"the columns {', '.join(odd)} do not hold numbers: encode them first, by public rules (TabularEncoder)."
-        )
+        raise _no_numbers(odd)
     dtypes = [dtype for dtype in private_frame.dtypes if isinstance(dtype, np.dtype)]
     if len(dtypes) == len(private_frame.columns) > 0:
         return private_frame.to_numpy(np.result_type(*dtypes))
     return private_frame.to_numpy(np.float64, na_value=np.nan)
+
+
+def _arrow_table(private_frame: Any) -> Any:
+    """A frame of Arrow, or of a library that speaks it, as an Arrow table; None for anything else, such as a series."""
+    import pyarrow as pa  # late: for such frames alone
+
+    if isinstance(private_frame, pa.RecordBatch):
+        return pa.Table.from_batches([private_frame])
+    try:
+        return private_frame if isinstance(private_frame, pa.Table) else pa.table(private_frame)
+    except (pa.ArrowException, TypeError, ValueError):
+        return None
+
+
+def _columns(private_table: Any) -> NDArray[Any]:
+    """The columns of an Arrow table as an array of numbers, by their types alone.
+
+    Privacy:
+        Arrow's own conversion gives another type where a cell is missing, and refusing that would tell of it.
+    """
+    import pyarrow as pa  # late: for such frames alone
+
+    def holds_numbers(kind: Any) -> bool:
+        tests = (
+            pa.types.is_floating,
+            pa.types.is_integer,
+            pa.types.is_decimal,
+            pa.types.is_boolean,
+            pa.types.is_null,
+        )
+        return any(test(kind) for test in tests)
+
+    odd = [field.name for field in private_table.schema if not holds_numbers(field.type)]
+    if odd:
+        raise _no_numbers(odd)
+    kinds = [field.type for field in private_table.schema]
+    single = bool(kinds) and all(str(kind) in ("float", "halffloat") for kind in kinds)
+    private_array = np.empty((private_table.num_rows, len(kinds)), np.float32 if single else np.float64)
+    for place, private_column in enumerate(private_table.columns):
+        private_column = private_column.cast(pa.float32() if single else pa.float64(), safe=False)
+        private_array[:, place] = private_column.to_numpy()
+    return private_array
+
+
+def _no_numbers(names: Iterable[str]) -> ArgumentTypeError:
+    """The error for columns that hold no numbers."""
+    return ArgumentTypeError(
+        f"the columns {', '.join(names)} do not hold numbers: encode them first, by public rules (TabularEncoder)."
+    )
 
 
 def _check_numeric(dtype: Any, name: str) -> None:
