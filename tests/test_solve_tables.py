@@ -160,6 +160,8 @@ def test_a_game_is_played_on_a_table(folder: Path) -> None:
     plain = minimax(game(), units(), **options)
     assert np.array_equal(found.params[0], plain.params[0])
     assert "Rows were read from files and kept in the memory of this process." in found.report.declared
+    assert "Schema, given by the user: the kinds and bounds or levels of" in found.report.declared[0]
+    assert found.report.declared[1].startswith("Missing cells: a number became the middle of its bounds")
     played = minimax(game(), Table.open(folder / "four", SCHEMA), groups="who", **options)
     assert played.plan.public.unit == "user"
 

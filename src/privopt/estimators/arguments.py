@@ -22,13 +22,6 @@ from privopt.public import real
 from privopt.tables.encoded_columns import check_missing as check_missing_rule
 
 FROM_Y = "from_y"
-MISSING_WORDS = {
-    "midpoint": "Missing cells: a number became the middle of its bounds; a record without a readable target counted "
-    "as zero.",
-    "zero": "Missing cells: a record with a missing feature, or without a readable target, counted as zero.",
-    "indicator": "Missing cells: a number became the middle of its bounds, and a further column of 0 and 1 says where; "
-    "a record without a readable target counted as zero.",
-}
 
 
 def checked_budget(epsilon: Any, delta: Any, n: int | None) -> Budget:

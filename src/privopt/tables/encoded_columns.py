@@ -10,6 +10,15 @@ from privopt.tables.cells import lists
 from privopt.tables.column_spec import ColumnSpec
 from privopt.tables.dates import PARTS, part_codes
 
+# Rules for missing cells, and what a report says of each.
+MISSING_WORDS = {
+    "midpoint": "Missing cells: a number became the middle of its bounds; a record without a readable target counted "
+    "as zero.",
+    "zero": "Missing cells: a record with a missing feature, or without a readable target, counted as zero.",
+    "indicator": "Missing cells: a number became the middle of its bounds, and a further column of 0 and 1 says where; "
+    "a record without a readable target counted as zero.",
+}
+
 
 def most_of(column: ColumnSpec) -> int:
     """How many of a column's features can be other than zero."""
@@ -67,5 +76,5 @@ def check_missing(rule: Any) -> None:
     Raises:
         ArgumentError: there is none of this name.
     """
-    if rule not in ("midpoint", "zero", "indicator"):
+    if rule not in MISSING_WORDS:
         raise ArgumentError(f"missing must be 'midpoint', 'zero' or 'indicator', got {rule!r}.")

@@ -20,7 +20,7 @@ from privopt.engine.protocol import Engine
 from privopt.errors import ArgumentError
 from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, INTEGER_STORAGES, Public, Relation, Weighting
 from privopt.tables.amounts import bytes_of
-from privopt.tables.encoded_columns import check_missing
+from privopt.tables.encoded_columns import MISSING_WORDS, check_missing
 from privopt.tables.encoded_records import MOST_BLOCK, EncodedRecords, KeyRecords
 from privopt.tables.encoder import TabularEncoder
 from privopt.tables.errors import TableError
@@ -145,6 +145,15 @@ class Table:
     def size(self) -> int:
         """Bytes of its files together."""
         return self._place.size
+
+    @property
+    def declared(self) -> tuple[str, ...]:
+        """What a run on it takes for public, in sentences of its report."""
+        schema = (
+            f"Schema, given by the user: the kinds and bounds or levels of {len(self.schema.columns):,} columns. By "
+            "it rows were encoded, and from it follows how long one can be."
+        )
+        return schema, MISSING_WORDS[self.missing]
 
     @property
     def names(self) -> list[str]:
