@@ -120,7 +120,9 @@ def test_a_mistake_in_a_column_names_it_and_says_what_is_allowed(column: Any, se
     [
         ({"target": "wage"}, "The schema's 'target' names 'wage', which is not among its columns"),
         ({"other_targets": ["wage"]}, "'other_targets' names 'wage'"),
-        ({"other_target": ["tax"]}, "unknown key 'other_target'"),
+        ({"other_target": ["tax"]}, "unknown key 'other_target': did you mean 'other_targets'?"),
+        ({"file": {"sep": ";"}}, "unknown key 'sep': it is called 'separator' here"),
+        ({"file": {"na_values": ["NA"]}}, "unknown key 'na_values': it is called 'missing' here"),
         ({"sensitive": "sex"}, "'sensitive' must be a list of column names"),
         ({"user": ["person"]}, "'user' must be the name of one column"),
         ({"target": "person"}, "The target 'person' is of kind 'id'"),

@@ -13,6 +13,12 @@ import numpy as np
 from privopt.data import cells
 from privopt.tables.errors import TableError
 
+_OTHER_WORDS = {
+    "sep": "separator",
+    "delimiter": "separator",
+    "na_values": "missing",
+    "null_values": "missing",
+}
 _BLANKS = {" ": "\u00a0\u202f", "'": "\u2019"}  # signs that stand for another one between thousands
 
 
@@ -74,9 +80,9 @@ class FileFormat:
         given = dict(cast("Mapping[str, Any]", entry))
         unknown = [key for key in given if key not in known]
         if unknown:
-            raise TableError(
-                f"The schema's file has the unknown key {unknown[0]!r}: use {', '.join(map(repr, known))}."
-            )
+            meant = _OTHER_WORDS.get(unknown[0])
+            hint = f"it is called {meant!r} here" if meant else f"use {', '.join(map(repr, known))}"
+            raise TableError(f"The schema's file has the unknown key {unknown[0]!r}: {hint}.")
         if isinstance(given.get("missing"), list | tuple):
             given["missing"] = tuple(
                 str(one) if isinstance(one, int) and not isinstance(one, bool) else one

@@ -210,7 +210,9 @@ class Schema:
         entry = _one_entry(_read_json(Path(source)) if isinstance(source, str | Path) else source, name)
         unknown = [key for key in entry if key not in ENTRY_KEYS]
         if unknown:
-            raise TableError(f"The schema has the unknown key {unknown[0]!r}: use {listed(ENTRY_KEYS)}.")
+            near = difflib.get_close_matches(unknown[0], ENTRY_KEYS, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"use {listed(ENTRY_KEYS)}."
+            raise TableError(f"The schema has the unknown key {unknown[0]!r}: {hint}")
         described: Any = entry["columns"]
         if not isinstance(described, Mapping):
             raise TableError(
