@@ -5,6 +5,7 @@ import math
 import pickle
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,7 +25,7 @@ from privopt.status import Status
 from privopt.synthesis.adaptive_marginals import AdaptiveMarginals
 from privopt.synthesis.gaussian_marginals import GaussianMarginals
 from privopt.synthesis.histogram import Histogram
-from privopt.tables import Schema
+from privopt.tables import Schema, TableError
 from privopt.tables.coding import TableCoding
 from privopt.tables.table import Table
 
@@ -441,3 +442,27 @@ def test_flags_of_a_text_come_back_in_the_words_of_the_schema(
     sample = SyntheticData({"columns": spelt}, "1-way", epsilon=9.0, delta=1e-6).fit(given).sample(100)
     assert set(sample["smokes"].dropna()) == {"ja", "nein"}
     assert str(sample["ill"].dtype) == ("Int64" if name.endswith("csv") else "boolean")
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"smokes": [0, 1], "ill": [1]}, "columns of the dictionary have different lengths"),
+        ({"smokes": 1, "ill": 2}, "A column of the dictionary is no list"),
+        ({"smokes": "01", "ill": [1, 0]}, "A column of the dictionary is no list"),
+    ],
+)
+def test_a_dictionary_that_is_no_table_is_refused(given: dict[str, Any], sentence: str) -> None:
+    data = SyntheticData(
+        {"columns": {name: {"kind": "flag"} for name in given}}, epsilon=1.0, delta=1e-6, n=2
+    )
+    with pytest.raises(TableError, match=sentence):
+        data.fit(given)
+    with pytest.raises(TableError, match=sentence):
+        data.set_params(n=None).fit(given)
+
+
+def test_a_column_of_users_that_is_not_there_is_named_by_groups() -> None:
+    data = SyntheticData({"columns": {"smokes": {"kind": "flag"}}}, epsilon=1.0, delta=1e-6)
+    with pytest.raises(TableError, match="no column 'who', which groups names: did you mean 'Who'"):
+        data.fit(pd.DataFrame({"smokes": [0, 1], "Who": [1, 2]}), groups="who")

@@ -40,6 +40,7 @@ def opened(table: Any, schema: Schema) -> Any:
         present = set(table_columns(table, schema.format))
         return read_table(table, schema, columns=[name for name in schema.names if name in present])
     if isinstance(table, Mapping):
+        _check_lengths(table)
         return pd.DataFrame({str(name): _column(values) for name, values in table.items()})
     return as_table(table)
 
@@ -108,6 +109,7 @@ def rows_of(table: Any, written: FileFormat = PLAIN) -> int:
     if isinstance(table, str | Path):
         return row_count(table, written)
     if isinstance(table, Mapping):
+        _check_lengths(table)
         return len(next(iter(table.values()))) if table else 0
     plain = as_table(table)
     return len(plain) if isinstance(plain, pd.DataFrame) else int(plain.num_rows)
@@ -134,6 +136,18 @@ def keys_of_users(groups: Any, table: Any, rows: int, written: FileFormat) -> An
 def user_count(private_keys: Any) -> int:
     """How many different users there are: public under replace-one."""
     return keys.user_count(int(np.nanmax(private_keys, initial=-1.0)) + 1)
+
+
+def _check_lengths(table: Mapping[Any, Any]) -> None:
+    """Refuse a dictionary that is no table.
+
+    Raises:
+        TableError: its columns are no lists, or differ in length.
+    """
+    if any(isinstance(column, str | bytes) or not hasattr(column, "__len__") for column in table.values()):
+        raise TableError("A column of the dictionary is no list: give a list or an array for each column.")
+    if len({len(column) for column in table.values()}) > 1:
+        raise TableError("The columns of the dictionary have different lengths: give one value for each row.")
 
 
 def _names(table: Any) -> list[str]:

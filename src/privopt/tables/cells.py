@@ -160,10 +160,10 @@ def _is_one_of(private_column: Any, values: Iterable[float]) -> NDArray[np.bool_
     return np.isin(private_whole, np.asarray(whole, private_whole.dtype))
 
 
-def lacking(name: str, present: Sequence[str]) -> TableError:
+def lacking(name: str, present: Sequence[str], wanted_by: str = "the schema") -> TableError:
     """The error for a column that a table with named columns lacks."""
     meant = instead_of(name, present, [])
-    return TableError(f"The table has no column {name!r}, which the schema names{meant or '.'}")
+    return TableError(f"The table has no column {name!r}, which {wanted_by} names{meant or '.'}")
 
 
 def read_columns(
@@ -302,6 +302,10 @@ def user_keys(table: Any, columns: str | Sequence[str], written: FileFormat | No
     names = [columns] if isinstance(columns, str) else list(columns)
     if not names:
         raise TableError("No column was named that says whose record a row is.")
+    present = column_names(table)
+    for name in names:
+        if name not in present:
+            raise lacking(name, present, "groups")
     specs = [ColumnSpec(name=name, kind="id", file=written) for name in names]
     private_columns, _ = read_columns(table, specs)
     return keys.as_keys(keys.joined([_user_codes(private_columns[name], name) for name in names]))
