@@ -299,3 +299,14 @@ def test_columns_of_arrow_that_hold_no_numbers_are_named(kind: Any) -> None:
 
 def test_small_floats_of_arrow_stay_small() -> None:
     assert cells.matrix(pa.table({"a": pa.array([1.5, None], pa.float32())})).dtype == np.float32
+
+
+def test_a_missing_label_of_arrow_changes_no_other_label() -> None:
+    classes = [2**60, 2**60 + 1]
+    for last in (2**60, None):
+        read = cells.label_codes(cells.targets(pa.array([*classes, last]), labels=True), classes)
+        assert read.tolist() == [0, 1, -1 if last is None else 0]
+    assert cells.targets(pa.array([True, None]), labels=False).tolist()[0] == 1.0
+    assert cells.targets(pa.array([decimal.Decimal("1.5")]), labels=False).tolist() == [1.5]
+    with pytest.raises(ArgumentTypeError, match="targets must be numbers, got dtype"):
+        cells.targets(pa.array([None], pa.date32()), labels=False)

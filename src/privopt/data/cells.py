@@ -18,6 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
+from privopt.data.arrow_columns import arrow_columns, arrow_table
 from privopt.data.sparse_format import checked_csr
 from privopt.errors import ArgumentError, ArgumentTypeError
 
@@ -73,7 +74,7 @@ def matrix(features: Any) -> Any:
     if isinstance(features, pd.DataFrame):
         return _frame(features)
     if hasattr(features, "column_names") or hasattr(features, "__arrow_c_stream__"):
-        private_table = _arrow_table(features)
+        private_table = arrow_table(features)
         if private_table is not None:
             return _columns(private_table)
     features = unmasked(features, labels=False)
@@ -139,6 +140,9 @@ def targets(private_targets: Any, *, labels: bool) -> NDArray[Any]:
     Raises:
         TypeError, ValueError: numbers are wanted, and a type is declared that is none of real numbers.
     """
+    private_columns = arrow_columns(private_targets)
+    if private_columns is not None and len(private_columns) == 1:
+        private_targets = private_columns[0]
     private_targets = unmasked(private_targets, labels=labels)
     dtype = getattr(private_targets, "dtype", None)
     if not _declares_type(private_targets):
@@ -339,18 +343,6 @@ def _frame(private_frame: pd.DataFrame) -> NDArray[Any]:
     if len(dtypes) == len(private_frame.columns) > 0:
         return private_frame.to_numpy(np.result_type(*dtypes))
     return private_frame.to_numpy(np.float64, na_value=np.nan)
-
-
-def _arrow_table(private_frame: Any) -> Any:
-    """A frame of Arrow, or of a library that speaks it, as an Arrow table; None for anything else, such as a series."""
-    import pyarrow as pa  # late: for such frames alone
-
-    if isinstance(private_frame, pa.RecordBatch):
-        return pa.Table.from_batches([private_frame])
-    try:
-        return private_frame if isinstance(private_frame, pa.Table) else pa.table(private_frame)
-    except (pa.ArrowException, TypeError, ValueError):
-        return None
 
 
 def _columns(private_table: Any) -> NDArray[Any]:

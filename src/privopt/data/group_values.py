@@ -13,6 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from privopt.data import cells
+from privopt.data.arrow_columns import arrow_columns
 from privopt.data.containers import as_frame
 from privopt.errors import ArgumentError
 
@@ -63,6 +64,9 @@ def _columns(private_features: Any, width: int) -> list[list[Any]]:
     A list is read row by row: as values, or as rows of the `width` that the declared values have. A row of another kind
     is in no group, whichever row it is.
     """
+    private_arrow = arrow_columns(private_features)
+    if private_arrow is not None:
+        return [_cells(private_column) for private_column in private_arrow]
     private_features = cells.unmasked(private_features, labels=True)
     if isinstance(private_features, Mapping):
         return [_cells(private_column) for private_column in private_features.values()]

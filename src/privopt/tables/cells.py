@@ -99,7 +99,7 @@ def as_table(table: Any) -> Any:
 
 def plain(private_column: Any) -> Any:
     """A column that Arrow can look up and filter: UUIDs as texts, and without views of texts, as Polars has them."""
-    kind = getattr(private_column, "type", None)
+    kind: Any = getattr(private_column, "type", None)
     if isinstance(kind, pa.UuidType):
         private_texts = [
             pa.array([cell and str(uuid.UUID(bytes=cell)) for cell in chunk.storage.to_pylist()], pa.string())
@@ -133,7 +133,9 @@ def unmarked(private_column: Any, spec: ColumnSpec) -> Any:
         return np.fromiter(read, np.bool_)
 
     if isinstance(private_column, np.ndarray):
-        return np.where(marks(private_column), None, private_column)
+        private_cells = private_column.copy()
+        private_cells[marks(private_column)] = None
+        return private_cells
     kind = private_column.type
     if pa.types.is_dictionary(kind):
         private_column, kind = private_column.cast(kind.value_type), kind.value_type
@@ -147,7 +149,7 @@ def unmarked(private_column: Any, spec: ColumnSpec) -> Any:
     else:
         return private_column
     nothing = pa.scalar(None, private_column.type)
-    return pc.if_else(pa.array(private_gone), nothing, private_column)
+    return pc.call_function("if_else", [pa.array(private_gone), nothing, private_column])
 
 
 def _is_one_of(private_column: Any, values: Iterable[float]) -> NDArray[np.bool_]:

@@ -50,7 +50,7 @@ def _declared(kind: Any) -> Declared | None:
         if isinstance(kind, pd.StringDtype):
             return "text"
         if isinstance(kind, pd.CategoricalDtype):
-            return None if kind.categories is None else _declared(kind.categories.dtype)
+            return _declared(getattr(kind.categories, "dtype", None))
         if pd.api.types.is_bool_dtype(kind):
             return "truth values"
         return "numbers" if pd.api.types.is_numeric_dtype(kind) else None
