@@ -99,14 +99,16 @@ def as_table(table: Any) -> Any:
 
 def plain(private_column: Any) -> Any:
     """A column that Arrow can look up and filter: UUIDs as texts, and without views of texts, as Polars has them."""
-    kind: Any = getattr(private_column, "type", None)
+    if isinstance(private_column, np.ndarray):
+        return private_column
+    kind = private_column.type
     if isinstance(kind, pa.UuidType):
         private_texts = [
             pa.array([cell and str(uuid.UUID(bytes=cell)) for cell in chunk.storage.to_pylist()], pa.string())
             for chunk in private_column.chunks
         ]
         return pa.chunked_array(private_texts, type=pa.string())
-    viewed: Any = kind.value_type if kind is not None and pa.types.is_dictionary(kind) else kind
+    viewed = kind.value_type if pa.types.is_dictionary(kind) else kind
     if str(viewed) not in ("string_view", "binary_view"):
         return private_column
     values = pa.large_string() if is_text(viewed) else pa.large_binary()

@@ -88,6 +88,12 @@ FILES: dict[str, tuple[dict[str, Any], dict[str, Any] | None, Callable[[Path], P
         ["caf\u00e9", "bar"],
     ),
     "Latin-1 that is not said": (CAFE, None, text("v\ncaf\u00e9\nbar\n", "latin-1"), [None, "bar"]),
+    "Latin-1 that is not said, and a marker": (
+        CAFE,
+        {"missing": ["NA"]},
+        text("v\ncaf\u00e9\nNA\nbar\n", "latin-1"),
+        [None, None, "bar"],
+    ),
     "Latin-1 in the header": (CAFE, None, text("caf\u00e9,v\n1,bar\n", "latin-1"), "encoding"),
     "a line in quotes": (CAFE, None, text('v,w\n"bar","a\nb"\n"caf\u00e9",x\n'), ["bar", "caf\u00e9"]),
     "too few cells": (NUMBER, None, text("v,w\n1\n"), "as many cells in every row"),
