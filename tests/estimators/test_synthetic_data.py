@@ -466,3 +466,25 @@ def test_a_column_of_users_that_is_not_there_is_named_by_groups() -> None:
     data = SyntheticData({"columns": {"smokes": {"kind": "flag"}}}, epsilon=1.0, delta=1e-6)
     with pytest.raises(TableError, match="no column 'who', which groups names: did you mean 'Who'"):
         data.fit(pd.DataFrame({"smokes": [0, 1], "Who": [1, 2]}), groups="who")
+
+
+@pytest.mark.parametrize("last", [2**60 + 5, None])
+def test_columns_of_a_dictionary_are_read_alike_whatever_holds_them_and_whatever_is_missing(
+    last: int | None,
+) -> None:
+    polars = pytest.importorskip("polars")
+    number = {"kind": "num", "low": 2**60, "high": 2**60 + 7, "integer": True}
+    schema = Schema.from_json({"columns": {"a": number, "b": {"kind": "cat", "levels": ["x", "y"]}}})
+    coding = TableCoding.of(schema, 1000)
+    a, b = [2**60 + 1, 2**60 + 2, last], ["x", "y", "x"]
+    masked = np.ma.array([2**60 + 1, 2**60 + 2, 2**60 + 5], mask=[False, False, last is None])
+    for given in (
+        {"a": a, "b": b},
+        {"a": pa.array(a), "b": pa.array(b)},
+        {"a": pa.chunked_array([a]), "b": pa.array(b).dictionary_encode()},
+        {"a": polars.Series(a), "b": polars.Series(b, dtype=polars.Categorical)},
+        {"a": pd.Series(a, dtype="Int64"), "b": np.array(b)},
+        {"a": masked, "b": b},
+    ):
+        codes = table_source.codes_of(table_source.opened(given, schema), coding, 3)
+        assert codes.tolist() == [[1, 0], [2, 1], [8 if last is None else 5, 0]]

@@ -11,9 +11,15 @@ import pandas as pd
 
 
 def arrow_columns(private_given: Any) -> list[Any] | None:
-    """The columns of a frame, or the one of an array or a series; None for what does not speak Arrow, or is of pandas.
+    """`arrow_arrays` as arrays of NumPy, of objects where a type has none of its own; times are a series of pandas."""
+    private_arrays = arrow_arrays(private_given)
+    return None if private_arrays is None else [_cells(private_column) for private_column in private_arrays]
 
-    A column is an array of NumPy, of objects where its type has none of its own; times are a series of pandas.
+
+def arrow_arrays(private_given: Any) -> list[Any] | None:
+    """The columns of a frame, or the one of an array or a series, as Arrow's; None for what does not speak Arrow.
+
+    None for what is of pandas, too, and for objects of Polars.
     """
     if isinstance(private_given, pd.DataFrame | pd.Series | pd.Index | pd.api.extensions.ExtensionArray):
         return None
@@ -26,11 +32,11 @@ def arrow_columns(private_given: Any) -> list[Any] | None:
 
     private_table = arrow_table(private_given)
     if private_table is not None:
-        return [_cells(private_column) for private_column in private_table.columns]
+        return list(private_table.columns)
     if isinstance(private_given, pa.Array):
-        return [_cells(pa.chunked_array([private_given]))]
+        return [pa.chunked_array([private_given])]
     try:
-        return [_cells(pa.chunked_array(private_given))]
+        return [pa.chunked_array(private_given)]
     except (pa.ArrowException, TypeError, ValueError):
         return None
 

@@ -8,7 +8,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from privopt.data import cells
 from privopt.data import user_keys as keys
+from privopt.data.arrow_columns import arrow_arrays
 from privopt.errors import ArgumentError
 from privopt.tables.cells import as_table, column_names, user_keys
 from privopt.tables.coding import TableCoding
@@ -156,6 +158,10 @@ def _names(table: Any) -> list[str]:
 
 def _column(values: Any) -> Any:
     """A column of a dictionary; a list declares no type, and its cells are read one by one."""
+    private_arrays = arrow_arrays(values)
+    if private_arrays is not None and len(private_arrays) == 1:
+        return pd.Series(pd.arrays.ArrowExtensionArray(private_arrays[0]))
+    values = cells.unmasked(values, labels=True)
     if hasattr(values, "dtype"):
         return values
     # Not by assignment, which asks cells whether they are arrays, and a cell may answer with an error.
