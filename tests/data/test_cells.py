@@ -13,8 +13,10 @@ from scipy import sparse
 from tests.support.odd_inputs.cells import EVERY_ODD, FORMS, ODD, every_form, every_odd_cell
 
 from privopt.data import cells
+from privopt.data.group_values import group_codes
 from privopt.data.rows import take_rows
 from privopt.data.units import Units
+from privopt.data.user_keys import user_codes
 from privopt.errors import ArgumentTypeError
 from privopt.estimators.classifiers import LogisticRegression
 from privopt.estimators.regressors import Ridge
@@ -310,3 +312,27 @@ def test_a_missing_label_of_arrow_changes_no_other_label() -> None:
     assert cells.targets(pa.array([decimal.Decimal("1.5")]), labels=False).tolist() == [1.5]
     with pytest.raises(ArgumentTypeError, match="targets must be numbers, got dtype"):
         cells.targets(pa.array([None], pa.date32()), labels=False)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda private_cells: pd.Series(private_cells, dtype=object).astype("category"),
+        lambda private_cells: pd.Categorical(private_cells, categories=[2**60, 2**60 + 1]),
+        lambda private_cells: pd.array(private_cells, dtype="Int64"),
+        lambda private_cells: pd.Series(private_cells, dtype=pd.ArrowDtype(pa.int64())),
+        lambda private_cells: pa.array(private_cells).dictionary_encode(),
+        lambda private_cells: np.ma.array(
+            [one or 0 for one in private_cells], mask=[one is None for one in private_cells]
+        ),
+    ],
+)
+def test_a_missing_cell_changes_no_other_label_key_or_group(make: Any) -> None:
+    classes = [2**60, 2**60 + 1]
+    for last in (2**60, None):
+        private_column = make([*classes, last])
+        assert cells.label_codes(cells.targets(private_column, labels=True), classes).tolist()[:2] == [0, 1]
+        assert group_codes(private_column, classes, 3).tolist()[:2] == [0, 1]
+        codes = user_codes(private_column, 3)
+        assert codes[0] != codes[1]
+        assert codes[2] == (-1 if last is None else codes[0])

@@ -143,7 +143,7 @@ def targets(private_targets: Any, *, labels: bool) -> NDArray[Any]:
     private_columns = arrow_columns(private_targets)
     if private_columns is not None and len(private_columns) == 1:
         private_targets = private_columns[0]
-    private_targets = unmasked(private_targets, labels=labels)
+    private_targets = unmasked(uncategorised(private_targets) if labels else private_targets, labels=labels)
     dtype = getattr(private_targets, "dtype", None)
     if not _declares_type(private_targets):
         private_cells = _objects(private_targets)
@@ -318,6 +318,19 @@ def unmasked(values: Any, *, labels: bool) -> Any:
         return values  # to be refused
     wide = values.dtype if values.dtype.kind == "f" else np.float64
     return masked.astype(wide).filled(np.nan)
+
+
+def uncategorised(values: Any) -> Any:
+    """A column of pandas' categories as its cells, None for a missing one; anything else as it is.
+
+    pandas itself gives whole numbers as floats where one cell is missing.
+    """
+    if not isinstance(getattr(values, "dtype", None), pd.CategoricalDtype):
+        return values
+    private_column = pd.Categorical(values)
+    known = np.empty(len(private_column.categories) + 1, object)
+    known[:-1], known[-1] = list(private_column.categories), None
+    return known[private_column.codes]
 
 
 def _declares_type(values: Any) -> bool:

@@ -97,6 +97,7 @@ def _row(private_row: Any, width: int) -> Any:
 
 def _cells(private_column: Any) -> list[Any]:
     """The cells of a column, each by itself: no cell settles the type of another."""
+    private_column = cells.uncategorised(private_column)
     if hasattr(private_column, "dtype") or hasattr(private_column, "__array__"):
         return np.asarray(private_column, dtype=object).tolist()
     return list(private_column)

@@ -82,6 +82,7 @@ def key_columns(private_keys: Any, rows: int) -> list[Any]:
 
 def key_cells(private_keys: Any) -> Any:
     """The cells of a column; None for one that its type cannot give, whatever the others are."""
+    private_keys = cells.uncategorised(private_keys)
     if not hasattr(private_keys, "dtype") and not hasattr(private_keys, "__array__"):
         return private_keys
     try:
