@@ -313,7 +313,9 @@ def unmasked(values: Any, *, labels: bool) -> Any:
         return values
     masked: Any = values
     if labels or values.dtype.kind == "O":
-        return masked.astype(object).filled(None)
+        private_cells = np.array(masked.data, dtype=object)
+        private_cells[np.ma.getmaskarray(masked)] = None  # `filled(None)` would give them NumPy's own text
+        return private_cells
     if values.dtype.kind not in "biuf":
         return values  # to be refused
     wide = values.dtype if values.dtype.kind == "f" else np.float64

@@ -305,6 +305,8 @@ KEYS: dict[str, tuple[Any, str | Done]] = {
     "capital letters": ([f"{'A' if place % 3 else 'a'}{one}" for place, one in enumerate(_PERSON)], done(40)),
     "lists as keys": ([[int(one)] for one in _PERSON], done(20)),
     "sets, which cannot be hashed": ([{int(one)} for one in _PERSON], "groups|users|units"),
+    "a mask": (np.ma.array(_PERSON, mask=_PERSON % 2), done(10)),
+    "a mask of texts": (np.ma.array(_PERSON.astype(str), mask=_PERSON % 2), done(10)),
     "the name of a column": ("user", "groups is a text: give one user key for each row"),
     "as many letters as rows": ("u" * ROWS, "groups is a text"),
     "a dictionary": ({"user": _PERSON}, "groups is a dictionary"),
