@@ -66,7 +66,7 @@ def test_a_check_counts_cells_and_names_the_likely_cause(folder: Path) -> None:
     assert '300 of 300 cells are \'ja\' or \'nein\': declare "true": "ja", "false": "nein".' in said
     assert 'write a decimal comma: say so in the schema, "file": {"decimal": ","}' in said
     assert "are dates in another order: write year, month, day" in said
-    assert "1 texts that are no level" in said
+    assert "are one text that the levels lack" in said
     assert "most of them one value: it may stand for a missing one" in said
     assert "secret" not in said
     assert "-999" not in said
@@ -138,3 +138,26 @@ def test_indicators_of_a_table_are_said_by_its_schema(folder: Path) -> None:
     model = LogisticRegression(epsilon=5.0, delta=1e-5, missing="indicator", indicator=[0])
     with pytest.raises(ValueError, match="indicator was given beside a table"):
         model.fit(Table.open(folder / "t.csv", {**SCHEMA, "file": {"decimal": ","}}))
+
+
+def test_everything_that_is_missing_is_named_at_once() -> None:
+    ended = run("check")
+    assert ended.exit_code == 2
+    assert "give TABLE: the CSV or Parquet file" in ended.output
+    assert "; and --schema: a JSON file" in ended.output
+
+
+def test_the_separator_of_the_schema_is_the_one_that_is_told(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n")
+    for columns, words in (("c", "with semicolons between them"), ("a", "its first line has commas between")):
+        schema = {"file": {"separator": ";"}, "columns": {columns: {"kind": "num", "low": 0, "high": 1}}}
+        (tmp_path / "s.json").write_text(json.dumps(schema))
+        assert words in run("check", tmp_path / "t.csv", "--schema", tmp_path / "s.json").output
+
+
+def test_a_likely_cause_says_both_signs_of_a_number(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a;b\n" + "1.234,5;1\n" * 9)
+    schema = {"file": {"separator": ";"}, "columns": {"a": {"kind": "num", "low": 0, "high": 1e4}}}
+    (tmp_path / "s.json").write_text(json.dumps(schema))
+    said = run("check", tmp_path / "t.csv", "--schema", tmp_path / "s.json").output
+    assert 'write thousands apart: say so in the schema, "file": {"decimal": ",", "thousands": "."}' in said

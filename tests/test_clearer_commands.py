@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from privopt import public
 from privopt.cli import app
-from privopt.commands import audit_map
+from privopt.commands import audit_map, options
 from privopt.commands.help_pages import typed_number
 
 SCHEMA = {"target": "y", "columns": {"a": {"kind": "num", "low": 0, "high": 1}, "y": {"kind": "flag"}}}
@@ -135,3 +136,7 @@ def test_the_maps_of_all_solvers_come_one_by_one(
     assert "running 2 solvers, each in a process of its own" in told[0].err
     assert "1 of 2 solvers: first" in told[1].err
     assert told[1].out.startswith("first on the fast engine")
+
+
+def test_the_most_units_are_the_same_for_options_and_for_what_is_public() -> None:
+    assert options.MOST_UNITS == public.MOST_UNITS

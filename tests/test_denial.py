@@ -17,7 +17,7 @@ MOST_SECONDS = 10.0  # of CPU for one command; 2 s is usual
 
 def outcomes_of(folder: Path, *arguments: str) -> list[dict[str, Any]]:
     """What a child with limited memory did with every absurdity."""
-    child = [sys.executable, "-m", "tests.support.absurd_inputs", str(folder), *arguments]
+    child = [sys.executable, "-m", "tests.support.odd_inputs.absurd", str(folder), *arguments]
     subprocess.run(child, check=True, timeout=900, capture_output=True, cwd=Path(__file__).parents[1])
     return json.loads((folder / "said.json").read_text())
 

@@ -122,6 +122,8 @@ def test_the_plan_needs_public_numbers_alone():
         ({"bound": "1"}, TypeError, "bound must be a number"),
         ({"radius": -1.0}, ValueError, "radius must be positive"),
         ({"outliers": 0.5}, ValueError, "outliers must be"),
+        ({"outliers": "few"}, TypeError, "outliers must be a number, got 'few'"),
+        ({"bound": 10**400}, ValueError, "bound is larger than any number that can be computed with"),
         ({"groups": None}, ValueError, "groups is missing"),
         ({"groups": np.zeros(7)}, ValueError, "group"),
         ({"epsilon": 0.0}, ValueError, "epsilon"),

@@ -28,7 +28,7 @@ from privopt.engine.placement import PlaceName
 from privopt.errors import ArgumentError, ArgumentTypeError
 from privopt.problems.constraints import L1Ball, Simplex
 from privopt.tables import user_keys
-from privopt.tables.table import EncodedRecords
+from privopt.tables.encoded_records import EncodedRecords
 
 BUDGET = Budget(1.0, 1e-6)
 DESCENT: dict[str, Any] = {"budget": BUDGET, "random_state": 1, "solver": "gradient-descent"}
@@ -160,6 +160,8 @@ def test_a_game_is_played_on_a_table(folder: Path) -> None:
     plain = minimax(game(), units(), **options)
     assert np.array_equal(found.params[0], plain.params[0])
     assert "Rows were read from files and kept in the memory of this process." in found.report.declared
+    assert "Schema, given by the user: the kinds and bounds or levels of" in found.report.declared[0]
+    assert found.report.declared[1].startswith("Missing cells: a number became the middle of its bounds")
     played = minimax(game(), Table.open(folder / "four", SCHEMA), groups="who", **options)
     assert played.plan.public.unit == "user"
 

@@ -172,7 +172,7 @@ def plan(
     planning.run(table or [], options, as_json=as_json)
 
 
-@app.command(cls=PlainCommand)
+@app.command(cls=AskingCommand)
 @with_options
 def check(
     table: Tables,
@@ -182,7 +182,7 @@ def check(
     """Count, for the holder of the data alone, which cells a schema cannot read: exact, outside of any guarantee."""
     from privopt.commands import checking
 
-    checking.run(table, options, as_json=as_json)
+    checking.run(table or [], options, as_json=as_json)
 
 
 @app.command(cls=AskingCommand)

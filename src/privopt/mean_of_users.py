@@ -1,5 +1,6 @@
 """`user_mean`: a private mean over people of what each of them has on average."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from privopt.planning.plan import Plan
 from privopt.planning.stable_mean import BAD_EVENT_SHARE, OUTLIERS, RADII
 from privopt.planning.user_mean import UserMeanPlan, plan_user_mean
 from privopt.precision import double_precision
-from privopt.public import DEFAULT_RECORDS, Public, Relation
+from privopt.public import DEFAULT_RECORDS, Public, Relation, real
 from privopt.queries.user_average import UserAverage
 from privopt.report.report import PrivacyReport
 from privopt.result import Result
@@ -134,7 +135,7 @@ def user_mean(
     _check_length("bound", bound)
     if radius is not None:
         _check_length("radius", radius)
-    if not 0 <= float(outliers) < 0.5:
+    if not 0 <= real("outliers", outliers) < 0.5:
         raise ValueError(
             f"outliers must be at least 0 and below 0.5, got {outliers!r}: the fraction of users who may be far off."
         )
@@ -256,7 +257,5 @@ def _announced(way: _Way, planned: UserMeanPlan, public: Public, budget: Budget)
 
 
 def _check_length(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
-        raise TypeError(f"{name} must be a number, got {type(value).__name__}.")
-    if not (value > 0 and np.isfinite(value)):
+    if not (math.isfinite(real(name, value)) and value > 0):
         raise ValueError(f"{name} must be positive and finite, got {value!r}: it is a public length.")

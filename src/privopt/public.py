@@ -15,7 +15,26 @@ STORAGES = ("float32", "float64", "int16", "int8")  # of dense rows
 INTEGER_STORAGES = ("int16", "int8")
 COLUMN_BYTES, START_BYTES = 4, 8  # of an entry of a CSR row, besides its value; of where a row begins
 DEFAULT_RECORDS = 100  # of a user that are used, where nothing is said
+MOST_UNITS = 10**12
 DEFAULT_WEIGHTING: Weighting = "record"
+
+
+def real(name: str, value: Any) -> float:
+    """An argument that is a real number, as a float.
+
+    Args:
+        name: of the argument.
+        value: as it was given.
+    Raises:
+        TypeError: it is no number.
+        ValueError: it is an integer beyond all floats.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise TypeError(f"{name} must be a number, got {value!r}.")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name} is larger than any number that can be computed with.") from None
 
 
 class Relation(enum.Enum):
@@ -100,12 +119,13 @@ class Public:
                 raise TypeError(f"{name} must be an integer, got {value!r}.")
         if self.n < 2:
             raise ValueError(f"n must be at least 2 units, got {self.n}: a mean over fewer hides nobody.")
+        if self.n > MOST_UNITS:
+            raise ValueError(
+                f"n must be at most {MOST_UNITS:.0e} units: it is a number of records or of users."
+            )
         if self.d < 1:
             raise ValueError(f"d must be at least 1, got {self.d}.")
-        row_bound: Any = self.row_bound
-        if isinstance(row_bound, bool) or not isinstance(row_bound, int | float | np.number):
-            raise TypeError(f"row_bound must be a number, got {self.row_bound!r}.")
-        if not (self.row_bound > 0 and math.isfinite(self.row_bound)):
+        if not (math.isfinite(real("row_bound", self.row_bound)) and self.row_bound > 0):
             raise ValueError(
                 f"row_bound must be positive and finite, got {self.row_bound!r}: it is the largest norm of a row."
             )
@@ -296,9 +316,7 @@ def check_typical_records(typical: Any, cap: int) -> None:
     Raises:
         TypeError, ValueError: it is no number between 1 and the cap.
     """
-    if isinstance(typical, bool) or not isinstance(typical, int | float | np.number):
-        raise TypeError(f"typical_records must be a number, got {typical!r}.")
-    if not 1 <= typical <= cap:
+    if not 1 <= real("typical_records", typical) <= cap:
         raise ValueError(
             f"typical_records must lie between 1 and the cap of {cap:,} records a user, got {typical!r}: it is a "
             "public guess of how many records a typical user keeps."

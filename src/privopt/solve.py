@@ -185,7 +185,8 @@ def minimize(
         return posed(problem, start, public, budget, solver).plan
 
     with asked.opened(units, account, planned) as (opened, kept):
-        return minimize_on(opened, problem, **options)._replace(kept=kept)
+        result = minimize_on(opened, problem, **options)
+    return result._replace(kept=kept, declared=(*units.declared, *result.declared))
 
 
 @tells_what_was_spent

@@ -91,7 +91,8 @@ def minimax(
         return posed_game(game, public, budget, solver)[1]
 
     with asked.opened(units, account, planned) as (opened, kept):
-        return _minimax_on(opened, game, **options)._replace(kept=kept)
+        result = _minimax_on(opened, game, **options)
+    return result._replace(kept=kept, declared=(*units.declared, *result.declared))
 
 
 def _minimax_on(

@@ -1,6 +1,8 @@
 """One odd cell counts as missing: it raises nothing, warns of nothing and changes no other record."""
 
+import decimal
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -8,11 +10,14 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from scipy import sparse
-from tests.support.odd_cells import EVERY_ODD, FORMS, ODD, every_form, every_odd_cell
+from tests.support.odd_inputs.cells import EVERY_ODD, FORMS, ODD, every_form, every_odd_cell
 
 from privopt.data import cells
+from privopt.data.group_values import group_codes
 from privopt.data.rows import take_rows
 from privopt.data.units import Units
+from privopt.data.user_keys import user_codes
+from privopt.errors import ArgumentTypeError
 from privopt.estimators.classifiers import LogisticRegression
 from privopt.estimators.regressors import Ridge
 from privopt.mean_of_users import user_mean
@@ -261,3 +266,73 @@ def test_a_message_about_arrays_that_do_not_fit_does_not_say_how_many_rows_there
     with pytest.raises(ValueError, match="must have") as refused:
         Units.from_arrays(**(given | wrong))
     assert not set(re.findall(r"\d+", str(refused.value))) & {"22", "23"}
+
+
+def frames_of(values: list[Any], kind: Any) -> Iterator[Any]:
+    """A column of numbers and one of a type, in frames that speak Arrow."""
+    columns = {"a": pa.array([1.5] * len(values)), "b": pa.array(values, kind)}
+    yield pa.table(columns)
+    yield pa.RecordBatch.from_pydict(columns)
+    polars = pytest.importorskip("polars")
+    yield polars.DataFrame(pa.table(columns))
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.bool_(), pa.int8(), pa.int64(), pa.float32(), pa.decimal128(5, 2), pa.null()]
+)
+def test_frames_of_arrow_are_read_by_the_types_that_they_declare_whatever_is_missing(kind: Any) -> None:
+    full: list[Any] = [None, None] if pa.types.is_null(kind) else [1, 0]
+    if pa.types.is_decimal(kind) or pa.types.is_boolean(kind):
+        full = [decimal.Decimal(1), decimal.Decimal(0)] if pa.types.is_decimal(kind) else [True, False]
+    for whole, private_frame in zip(frames_of(full, kind), frames_of([full[0], None], kind), strict=True):
+        read, private_read = cells.matrix(whole), cells.matrix(private_frame)
+        assert read.dtype == private_read.dtype == np.float64
+        assert read.shape == private_read.shape == (2, 2)
+        assert np.isnan(private_read[1, 1])
+        np.testing.assert_array_equal(read[0], private_read[0])
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.timestamp("s"), pa.list_(pa.float64())])
+def test_columns_of_arrow_that_hold_no_numbers_are_named(kind: Any) -> None:
+    for frame in frames_of([None, None], kind):
+        with pytest.raises(ArgumentTypeError, match="the columns b do not hold numbers"):
+            cells.matrix(frame)
+
+
+def test_small_floats_of_arrow_stay_small() -> None:
+    assert cells.matrix(pa.table({"a": pa.array([1.5, None], pa.float32())})).dtype == np.float32
+
+
+def test_a_missing_label_of_arrow_changes_no_other_label() -> None:
+    classes = [2**60, 2**60 + 1]
+    for last in (2**60, None):
+        read = cells.label_codes(cells.targets(pa.array([*classes, last]), labels=True), classes)
+        assert read.tolist() == [0, 1, -1 if last is None else 0]
+    assert cells.targets(pa.array([True, None]), labels=False).tolist()[0] == 1.0
+    assert cells.targets(pa.array([decimal.Decimal("1.5")]), labels=False).tolist() == [1.5]
+    with pytest.raises(ArgumentTypeError, match="targets must be numbers, got dtype"):
+        cells.targets(pa.array([None], pa.date32()), labels=False)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda private_cells: pd.Series(private_cells, dtype=object).astype("category"),
+        lambda private_cells: pd.Categorical(private_cells, categories=[2**60, 2**60 + 1]),
+        lambda private_cells: pd.array(private_cells, dtype="Int64"),
+        lambda private_cells: pd.Series(private_cells, dtype=pd.ArrowDtype(pa.int64())),
+        lambda private_cells: pa.array(private_cells).dictionary_encode(),
+        lambda private_cells: np.ma.array(
+            [one or 0 for one in private_cells], mask=[one is None for one in private_cells]
+        ),
+    ],
+)
+def test_a_missing_cell_changes_no_other_label_key_or_group(make: Any) -> None:
+    classes = [2**60, 2**60 + 1]
+    for last in (2**60, None):
+        private_column = make([*classes, last])
+        assert cells.label_codes(cells.targets(private_column, labels=True), classes).tolist()[:2] == [0, 1]
+        assert group_codes(private_column, classes, 3).tolist()[:2] == [0, 1]
+        codes = user_codes(private_column, 3)
+        assert codes[0] != codes[1]
+        assert codes[2] == (-1 if last is None else codes[0])

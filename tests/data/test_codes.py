@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
-from tests.support.odd_cells import ODD
+from tests.support.odd_inputs.cells import ODD
 
 from privopt.curator.local import LocalCurator
 from privopt.curator.replay import Replay

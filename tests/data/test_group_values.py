@@ -4,17 +4,18 @@ import decimal
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from privopt.data.group_values import group_codes
-from privopt.errors import ArgumentError
+from privopt.errors import ArgumentError, ArgumentTypeError
 
 
 @pytest.mark.parametrize(
     "features",
     [
         ["a", "b", None, "c", float("nan"), ["a"]],
-        np.array(["a", "b", "", "c", "d", "A"]),
+        np.array(["a", "b", "", "c", "d", "e"]),
         np.array(["a", "b", None, {}, 3, set()], dtype=object),
         pd.Series(["a", "b", None, "c", pd.NA, pd.NaT]),
         pd.Series(["a", "b", None, None, None, None], dtype="category"),
@@ -27,8 +28,40 @@ def test_what_is_missing_or_not_declared_is_no_group(features):
 
 
 def test_numbers_are_compared_by_value():
-    features = [1, 1.0, decimal.Decimal(1), np.float32(1), True, "1"]
-    assert group_codes(features, [2, 1], 6).tolist() == [1, 1, 1, 1, 1, -1]
+    features = [1, 1.0, decimal.Decimal(1), np.float32(1), True, "1", "1.0", "x"]
+    assert group_codes(features, [2, 1], 8).tolist() == [1, 1, 1, 1, 1, 1, 1, -1]
+
+
+@pytest.mark.parametrize(
+    ("features", "values"),
+    [
+        (["Female", " female", "MALE"], ["female", "male"]),
+        (np.array(["0", "0.0", "1"]), [0, 1]),
+        (["no", "No ", "yes"], [0, 1]),
+        ([0, 0.0, True], ["0", "1"]),
+        (pa.array(["a", "A", "b"]), ["a", "b"]),
+        (pa.chunked_array([["a", "A"], ["b"]]), ["a", "b"]),
+        (pd.Series(["a", "A", "b"], dtype="category"), ["a", "b"]),
+        (np.ma.array(["a", "a", "b"]), ["a", "b"]),
+        ({"g": ["e\u0301", "\u00e9", "e"]}, ["\u00e9", "e"]),
+    ],
+)
+def test_values_are_read_as_labels_are(features, values):
+    assert group_codes(features, values, 3).tolist() == [0, 0, 1]
+
+
+def test_a_masked_value_is_no_group():
+    assert group_codes(np.ma.array(["a", "b"], mask=[1, 0]), ["a", "b"], 2).tolist() == [-1, 1]
+    assert group_codes(np.ma.array([0, 1], mask=[0, 1]), [0, 1], 2).tolist() == [0, -1]
+
+
+def test_frames_of_polars_hold_values_and_lazy_ones_are_refused():
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame({"s": ["F", "m"], "r": ["x", None]}, schema_overrides={"s": polars.Categorical})
+    assert group_codes(frame, [("M", "y"), ("F", "x")], 2).tolist() == [1, -1]
+    assert group_codes(frame["s"], ["M", "F"], 2).tolist() == [1, 0]
+    with pytest.raises(ArgumentTypeError, match="sensitive_features is a lazy frame"):
+        group_codes(frame.lazy(), ["M", "F"], 2)
 
 
 @pytest.mark.parametrize("make", [list, np.array, lambda rows: pd.DataFrame(rows, columns=["s", "r"])])

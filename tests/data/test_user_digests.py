@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.data.test_user_keys import ANY_KEY, MISSING, SAME, Ward, together
-from tests.support.odd_cells import FORMS, every_form
+from tests.support.odd_inputs.cells import FORMS, every_form
 
 from privopt.data.user_digests import NOBODY, user_digests
 from privopt.data.user_keys import user_codes

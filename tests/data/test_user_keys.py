@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.odd_cells import FORMS, ODD, every_form
+from tests.support.odd_inputs.cells import FORMS, ODD, every_form
 
 from privopt.data.units import Units
 from privopt.data.user_digests import user_digests
@@ -365,3 +365,47 @@ def test_a_cell_that_its_column_cannot_give_belongs_to_nobody() -> None:
     odd = pd.Series(pd.array(texts, pd.ArrowDtype(pa.utf8())))
     assert user_codes(odd, 3).tolist() == [0, -1, 0]
     assert (user_digests(odd, 3, UserSecret.drawn(None, 0))[0] == 0).tolist() == [False, True, False]
+
+
+COLUMNS: dict[str, list[Any]] = {
+    "large numbers": [2**60, 2**60 + 1, 2**60, 7],
+    "floats": [0.1, 0.2, 0.1, 7.0],
+    "texts": ["a", "b", "a", "c"],
+    "truth values": [True, False, True, False],
+    "dates": [
+        datetime.date(2020, 1, 1),
+        datetime.date(2020, 1, 2),
+        datetime.date(2020, 1, 1),
+        datetime.date(1970, 1, 1),
+    ],
+    "times": [datetime.datetime(2020, 1, 1, hour) for hour in (1, 2, 1, 3)],
+    "decimals": [decimal.Decimal("1.5"), decimal.Decimal("2.5"), decimal.Decimal("1.5"), decimal.Decimal(3)],
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_missing_key_changes_no_other_key_of_arrow_or_polars(name: str) -> None:
+    polars = pytest.importorskip("polars")
+    whole = COLUMNS[name]
+    expected = user_codes(whole, 4)
+    for private_keys in (whole, [*whole[:3], None]):
+        column, other = pa.array(private_keys), ["x"] * 4
+        for container in (
+            column,
+            pa.chunked_array([column[:1], column[1:]]),
+            pa.table({"a": column}),
+            pa.table({"a": column, "b": other}),
+            pa.RecordBatch.from_pydict({"a": column, "b": other}),
+            polars.Series(private_keys),
+            polars.DataFrame({"a": private_keys, "b": other}),
+        ):
+            codes = user_codes(container, 4)
+            assert codes[0] == codes[2] != codes[1] >= 0
+            assert codes[3] == (-1 if private_keys[3] is None else user_codes(list(whole), 4)[3])
+    assert expected[0] == expected[2] != expected[1]
+
+
+def test_objects_of_polars_are_keys_by_value() -> None:
+    polars = pytest.importorskip("polars")
+    keys = polars.Series([uuid.UUID(int=1), uuid.UUID(int=2), uuid.UUID(int=1)], dtype=polars.Object)
+    assert user_codes(keys, 3).tolist() == [0, 1, 0]

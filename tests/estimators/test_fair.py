@@ -206,7 +206,7 @@ def test_columns_that_are_not_there_and_shapes_that_do_not_fit_get_one_sentence(
     frame = pd.DataFrame(X, columns=list("wxyz"))
     with pytest.raises(ValueError, match="names a column that X does not have; it has w, x, y, z"):
         model().fit(frame, Y, sensitive_features="race")
-    with pytest.raises(TypeError, match="X is no DataFrame"):
+    with pytest.raises(TypeError, match="X is no data frame"):
         model().fit(X, Y, sensitive_features="race")
     with pytest.raises(ValueError, match="give as many values as rows"):
         model().fit(X, Y, sensitive_features=G[:-1])

@@ -5,8 +5,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from tests.support import odd_declarations as odd
-from tests.support.odd_declarations import Came, Done
+from tests.support.odd_inputs import declarations as odd
+from tests.support.odd_inputs.declarations import Came, Done
+
+from privopt import Units
+from privopt.errors import ArgumentError, ArgumentTypeError
 
 TENTH = 10
 
@@ -78,3 +81,37 @@ def test_a_dictionary_of_bounds_needs_names() -> None:
     came = odd.of_bounds({"age": (0, 110), "income": (0, 1e5)}, odd.X)
     assert "the features have no names" in came.said
     assert came.spent == 0
+
+
+LABELS: dict[str, tuple[Any, str]] = {
+    "the name of a column": ("ill", "y is a text: give one target for each row"),
+    "as many letters as rows": ("1" * odd.ROWS, "y is a text"),
+    "a dictionary": ({"ill": odd.Y}, "y is a dictionary"),
+}
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_targets_are_no_name_of_a_column(name: str) -> None:
+    given, sentence = LABELS[name]
+    with pytest.raises(ArgumentError, match=sentence):
+        odd._model().fit(odd.X, given)
+    with pytest.raises(ArgumentError, match=sentence):
+        odd._model().fit(odd.X, odd.Y).score(odd.X, given)
+
+
+def test_a_lazy_frame_of_targets_is_to_be_collected() -> None:
+    polars = pytest.importorskip("polars")
+    with pytest.raises(ArgumentTypeError, match=r"y is a lazy frame \(polars.LazyFrame\).*y.collect\(\)"):
+        odd._model().fit(odd.X, polars.DataFrame({"y": odd.Y}).lazy())
+
+
+@pytest.mark.parametrize(
+    ("features", "sentence"),
+    [
+        ("table.csv", "features is a text.*Table.open"),
+        ({"age": odd.AGE}, "features is a dictionary: pass a data frame"),
+    ],
+)
+def test_units_are_of_arrays(features: Any, sentence: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=sentence):
+        Units.from_arrays(features, row_bound=1.0)

@@ -4,6 +4,8 @@ import json
 import math
 import pickle
 import warnings
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,7 +25,7 @@ from privopt.status import Status
 from privopt.synthesis.adaptive_marginals import AdaptiveMarginals
 from privopt.synthesis.gaussian_marginals import GaussianMarginals
 from privopt.synthesis.histogram import Histogram
-from privopt.tables import Schema
+from privopt.tables import Schema, TableError
 from privopt.tables.coding import TableCoding
 from privopt.tables.table import Table
 
@@ -425,3 +427,64 @@ def test_a_model_that_lacks_what_is_asked_of_it_is_refused_before_anything_is_pa
     with pytest.raises(LookupError, match="hush"):
         of_three_columns(WithoutMarginals(), account=account).fit(table())
     assert "nothing was spent yet" in str(account)
+
+
+@pytest.mark.parametrize("as_table", [False, True])
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_flags_of_a_text_come_back_in_the_words_of_the_schema(
+    name: str, as_table: bool, tmp_path: Path
+) -> None:
+    spelt = {"smokes": {"kind": "flag", "true": "ja", "false": "nein"}, "ill": {"kind": "flag"}}
+    rows = pd.DataFrame({"smokes": ["ja", "nein"] * 50, "ill": [True, False] * 50})
+    file = tmp_path / name
+    rows.to_csv(file, index=False) if name.endswith("csv") else rows.to_parquet(file)
+    given = Table.open(file, {"columns": spelt}) if as_table else file
+    sample = SyntheticData({"columns": spelt}, "1-way", epsilon=9.0, delta=1e-6).fit(given).sample(100)
+    assert set(sample["smokes"].dropna()) == {"ja", "nein"}
+    assert str(sample["ill"].dtype) == ("Int64" if name.endswith("csv") else "boolean")
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"smokes": [0, 1], "ill": [1]}, "columns of the dictionary have different lengths"),
+        ({"smokes": 1, "ill": 2}, "A column of the dictionary is no list"),
+        ({"smokes": "01", "ill": [1, 0]}, "A column of the dictionary is no list"),
+    ],
+)
+def test_a_dictionary_that_is_no_table_is_refused(given: dict[str, Any], sentence: str) -> None:
+    data = SyntheticData(
+        {"columns": {name: {"kind": "flag"} for name in given}}, epsilon=1.0, delta=1e-6, n=2
+    )
+    with pytest.raises(TableError, match=sentence):
+        data.fit(given)
+    with pytest.raises(TableError, match=sentence):
+        data.set_params(n=None).fit(given)
+
+
+def test_a_column_of_users_that_is_not_there_is_named_by_groups() -> None:
+    data = SyntheticData({"columns": {"smokes": {"kind": "flag"}}}, epsilon=1.0, delta=1e-6)
+    with pytest.raises(TableError, match="no column 'who', which groups names: did you mean 'Who'"):
+        data.fit(pd.DataFrame({"smokes": [0, 1], "Who": [1, 2]}), groups="who")
+
+
+@pytest.mark.parametrize("last", [2**60 + 5, None])
+def test_columns_of_a_dictionary_are_read_alike_whatever_holds_them_and_whatever_is_missing(
+    last: int | None,
+) -> None:
+    polars = pytest.importorskip("polars")
+    number = {"kind": "num", "low": 2**60, "high": 2**60 + 7, "integer": True}
+    schema = Schema.from_json({"columns": {"a": number, "b": {"kind": "cat", "levels": ["x", "y"]}}})
+    coding = TableCoding.of(schema, 1000)
+    a, b = [2**60 + 1, 2**60 + 2, last], ["x", "y", "x"]
+    masked = np.ma.array([2**60 + 1, 2**60 + 2, 2**60 + 5], mask=[False, False, last is None])
+    for given in (
+        {"a": a, "b": b},
+        {"a": pa.array(a), "b": pa.array(b)},
+        {"a": pa.chunked_array([a]), "b": pa.array(b).dictionary_encode()},
+        {"a": polars.Series(a), "b": polars.Series(b, dtype=polars.Categorical)},
+        {"a": pd.Series(a, dtype="Int64"), "b": np.array(b)},
+        {"a": masked, "b": b},
+    ):
+        codes = table_source.codes_of(table_source.opened(given, schema), coding, 3)
+        assert codes.tolist() == [[1, 0], [2, 1], [8 if last is None else 5, 0]]

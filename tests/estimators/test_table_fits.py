@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from tests.support.report_schema import require_valid
 from tests.tables.toy_tables import SCHEMA, toy_table, write_forms
@@ -26,7 +27,7 @@ from privopt.engine.placement import Placement
 from privopt.errors import ArgumentError, DataUnavailable
 from privopt.replays.check import replayed
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
-from privopt.tables import user_keys
+from privopt.tables import TableError, user_keys
 from privopt.verification.checks import Outcome
 from privopt.verification.files import verify
 from privopt.verification.verdict import Finding
@@ -234,3 +235,39 @@ def test_what_an_engine_says_of_itself_reaches_the_report(
     monkeypatch.setattr(InProcessEngine, "described", said, raising=False)
     declared = LogisticRegression(**OPTIONS).fit(Table.open(folder / "four", SCHEMA)).privacy_.declared
     assert any(each.endswith(f"They were on {said}.") for each in declared)
+
+
+def test_a_frame_of_raw_columns_is_not_taken_for_encoded_features(folder: Path) -> None:
+    table, frame = Table.open(folder / "four", SCHEMA), toy_table().to_pandas()
+    model = LogisticRegression(**OPTIONS).fit(table)
+    for given in (frame, frame[["age"]], toy_table()):
+        with pytest.raises(ArgumentError, match=r"give a Table, or the features .*encoder_\.transform"):
+            model.predict(given)
+    encoded = model.encoder_.transform(frame)
+    named = pd.DataFrame(encoded, columns=model.encoder_.get_feature_names_out())
+    with pytest.warns(UserWarning, match="fitted without feature names"):
+        assert np.array_equal(model.predict(named), model.predict(encoded))
+    assert np.array_equal(model.predict(encoded), model.predict(table))
+
+
+def test_a_target_of_another_kind_is_named(folder: Path) -> None:
+    for model, target, words in (
+        (
+            LinearRegression(**OPTIONS),
+            "ill",
+            "'ill' is one of some classes by the schema, and this model needs a num",
+        ),
+        (
+            LogisticRegression(**OPTIONS),
+            "age",
+            "'age' is a number by the schema, and this model needs a flag or a cat",
+        ),
+    ):
+        with pytest.raises(ArgumentError, match=words):
+            model.fit(Table.open(folder / "four", SCHEMA, target=target))
+
+
+def test_a_frame_is_no_file() -> None:
+    for given in (toy_table(), toy_table().to_pandas(), None, 3, []):
+        with pytest.raises(TableError, match="A data frame is no file: TabularEncoder"):
+            Table.open(given, SCHEMA)

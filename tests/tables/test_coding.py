@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from tests.support.odd_cells import ODD
+from tests.support.odd_inputs.cells import ODD
 
 from privopt.tables import Schema, read_table
 from privopt.tables.coding import TableCoding, default_bins

@@ -120,7 +120,9 @@ def test_a_mistake_in_a_column_names_it_and_says_what_is_allowed(column: Any, se
     [
         ({"target": "wage"}, "The schema's 'target' names 'wage', which is not among its columns"),
         ({"other_targets": ["wage"]}, "'other_targets' names 'wage'"),
-        ({"other_target": ["tax"]}, "unknown key 'other_target'"),
+        ({"other_target": ["tax"]}, "unknown key 'other_target': did you mean 'other_targets'?"),
+        ({"file": {"sep": ";"}}, "unknown key 'sep': it is called 'separator' here"),
+        ({"file": {"na_values": ["NA"]}}, "unknown key 'na_values': it is called 'missing' here"),
         ({"sensitive": "sex"}, "'sensitive' must be a list of column names"),
         ({"user": ["person"]}, "'user' must be the name of one column"),
         ({"target": "person"}, "The target 'person' is of kind 'id'"),
@@ -181,3 +183,23 @@ def test_every_shared_schema_reads_and_writes(shared_data: Path) -> None:
         assert Schema.from_json(schema.to_json()) == schema
         assert schema.feature_columns()
         assert schema.target_encoding() is not None
+
+
+def test_a_name_that_is_nearly_there_is_meant() -> None:
+    with pytest.raises(TableError, match=r"names 'person', 'age'.* Did you mean 'person'\?"):
+        Schema.from_json(ENTRY).column("persons")
+
+
+def test_a_date_is_no_target_and_the_sentence_says_what_is() -> None:
+    columns = {"x": {"kind": "flag"}, "when": {"kind": "date", "low": "2020-01-01", "high": "2021-01-01"}}
+    with pytest.raises(TableError, match=r"of kind 'date': .* store the days since a day of your choice"):
+        Schema.from_json({"columns": columns, "target": "when"})
+
+
+def test_markers_may_be_whole_numbers() -> None:
+    schema = Schema.from_json({"columns": {"x": {"kind": "flag"}}, "file": {"missing": [-99, "NA"]}})
+    assert schema.format.missing == ("-99", "NA")
+    assert schema.format.missing_numbers == {-99}
+    assert Schema.from_json(schema.to_json()) == schema
+    with pytest.raises(TableError, match="needs a list of texts or whole numbers as 'missing'"):
+        Schema.from_json({"columns": {"x": {"kind": "flag"}}, "file": {"missing": [1.5]}})

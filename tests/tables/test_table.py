@@ -2,21 +2,32 @@
 
 import os
 import pickle
+import uuid
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 import pytest
 from tests.tables.toy_tables import FORMS, ROWS, SCHEMA, toy_table, write_forms
 
-from privopt import Account, LogisticRegression, Table, TabularEncoder
+from privopt import (
+    Account,
+    Budget,
+    GradientDescent,
+    LogisticRegression,
+    Table,
+    TabularEncoder,
+    losses,
+    minimize,
+)
 from privopt.data import user_keys
 from privopt.data.read_units import read_units
 from privopt.data.record_source import ArrayRecords, Description, RecordBlock
 from privopt.data.units import Units
-from privopt.errors import DataUnavailable
+from privopt.errors import ArgumentError, DataUnavailable
 from privopt.mechanisms.noise import NoiseSource
 from privopt.tables import row_blocks, text_blocks
 from privopt.tables import user_keys as keys_of
@@ -34,8 +45,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr("privopt.tables.encoded_records.MOST_BLOCK", 64)
     monkeypatch.setattr("privopt.tables.table.MOST_BLOCK", 64)
-    monkeypatch.setattr("privopt.tables.table.LEAST_BLOCK", 64)
+    monkeypatch.setattr("privopt.tables.encoded_records.LEAST_BLOCK", 64)
 
 
 def together(blocks: Any) -> RecordBlock:
@@ -355,3 +367,68 @@ def test_a_file_that_is_another_by_now_is_refused(harm: Any, words: str, tmp_pat
 )
 def test_amounts_are_read(amount: Any, size: Any) -> None:
     assert bytes_of(amount) == size
+
+
+SAID = {"file": {"missing": ["-99", "NA"]}, **SCHEMA}
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_a_marker_stands_for_its_number_in_features_and_keys_however_they_are_stored(
+    name: str, tmp_path: Path
+) -> None:
+    table = pa.table(
+        {
+            "age": [-99.0, 50.0, 5.0, 1.0],
+            "sex": ["m", "NA", "f", "f"],
+            "who": [7, 7, -99, 8],
+            "ill": [1, 0, 1, 0],
+        }
+    )
+    write = arrow_csv.write_csv if name.endswith("csv") else pq.write_table
+    write(table, tmp_path / name)
+    opened = Table.open(tmp_path / name, SAID)
+    read = together(opened.records(opened.encoder("who", missing="indicator"), groups="who").blocks(0, 4))
+    names = list(opened.encoder("who", missing="indicator").get_feature_names_out())
+    assert read.private_features[:, names.index("age missing")].tolist() == [1, 0, 0, 0]
+    assert read.private_features[:, names.index("sex missing")].tolist() == [0, 1, 0, 0]
+    assert opened.user_count("who") == 2
+    codes = user_keys.user_codes(read.private_keys, 4)
+    assert codes[0] == codes[1] != codes[3]
+    assert codes[2] == -1
+
+
+def test_uuids_are_keys_as_the_texts_that_write_them(tmp_path: Path) -> None:
+    people = [uuid.UUID(int=1), uuid.UUID(int=2), uuid.UUID(int=1)]
+    keys = pa.array([one.bytes for one in people], pa.uuid())
+    table = pa.table({"age": [1.0, 2.0, 3.0], "sex": ["m", "m", "f"], "who": keys, "ill": [1, 0, 1]})
+    pq.write_table(table, tmp_path / "t.parquet")
+    opened = Table.open(tmp_path / "t.parquet", SCHEMA)
+    assert opened.user_count("who") == 2
+    read = together(opened.records(groups="who").blocks(0, 3))
+    assert read.private_keys.tolist() == [str(one) for one in people]
+
+
+@pytest.mark.parametrize(("rule", "width"), [("midpoint", 3), ("zero", 3), ("indicator", 5)])
+def test_a_table_says_what_a_missing_cell_becomes(rule: str, width: int, tmp_path: Path) -> None:
+    table = pa.table({"age": [None, 50.0], "sex": ["m", "f"], "who": [1, 2], "ill": [1, 0]})
+    pq.write_table(table, tmp_path / "t.parquet")
+    opened = Table.open(tmp_path / "t.parquet", SCHEMA, missing=rule)
+    features = next(opened.features())
+    assert features.shape == (2, width)
+    assert np.isnan(features[0, 0]) == (rule == "zero")
+    model = LogisticRegression(epsilon=1.0, delta=1e-5, solver=GradientDescent(steps=1))
+    model.fit(opened)
+    assert model.n_features_in_ == width
+    assert model.encoder_.missing == rule
+    assert minimize(losses.logistic, opened, budget=Budget(1.0, 1e-5)).params.shape == (width,)
+
+
+def test_the_rule_for_missing_cells_is_said_once(tmp_path: Path) -> None:
+    write_forms(tmp_path)
+    opened = Table.open(tmp_path / "one.csv", SCHEMA, missing="indicator")
+    with pytest.raises(
+        ArgumentError, match="opened with missing='indicator', and the model has missing='zero'"
+    ):
+        LogisticRegression(epsilon=1.0, delta=1e-5, missing="zero").fit(opened)
+    with pytest.raises(ArgumentError, match="missing must be 'midpoint', 'zero' or 'indicator', got 'drop'"):
+        Table.open(tmp_path / "one.csv", SCHEMA, missing="drop")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import typer
 
-from privopt.commands.mistakes import Mistake
+from privopt.commands.mistakes import GIVE_TABLE, require_given
 from privopt.commands.options import CheckOptions
 from privopt.printable import printable
 from privopt.tables.diagnosis import diagnose
@@ -23,10 +23,9 @@ def run(files: Sequence[str], options: CheckOptions, *, as_json: bool) -> None:
         Mistake, TableError: something that was typed cannot be used, or the table lacks a column.
         DataUnavailable: a file has changed meanwhile.
     """
-    if options.schema is None:
-        raise Mistake(
-            "give --schema: a JSON file with the public range or levels of every column to be looked at."
-        )
+    meaning = "a JSON file with the public range or levels of every column to be looked at"
+    require_given({"TABLE": (files, GIVE_TABLE), "--schema": (options.schema, meaning)})
+    assert options.schema is not None
     schema, place = Schema.from_json(options.schema, options.schema_name), located(files)
     checked_headers(place, schema, schema.names)
     blocks = RowBlocks(place, schema, schema.names, most=ROWS_AT_ONCE, counted={}, as_texts=True)

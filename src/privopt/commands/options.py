@@ -162,7 +162,7 @@ ModelDirectory = Annotated[
     Path, typer.Argument(metavar="DIR", help="Model directory.", show_default=False, callback=on_this_machine)
 ]
 
-MOST_UNITS, MOST_ROWS = 10**12, 10**8
+MOST_UNITS, MOST_ROWS = 10**12, 10**8  # `public.MOST_UNITS`, which would load NumPy for a help page
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from privopt.data.grid import on_grid
-from privopt.public import INTEGER_STORAGES, STORAGES
+from privopt.public import INTEGER_STORAGES, STORAGES, real
 
 _LARGEST_BOUND = 1e30  # float32 ends at 3e38
 _SMALLEST_BOUND = 1e-18  # a row of this norm has entries of `LEAST_PEAK`, however many columns there are
@@ -23,14 +23,13 @@ def check_row_bound(row_bound: Any) -> float:
             "row_bound is missing: give the largest l2 norm that a row of features may have. It must be public; longer "
             "rows are scaled down to it. Features scaled to [-1, 1] by public bounds have norm at most sqrt(d)."
         )
-    if isinstance(row_bound, bool) or not isinstance(row_bound, int | float | np.floating | np.integer):
-        raise TypeError(f"row_bound must be a number, got {type(row_bound).__name__}.")
+    row_bound = real("row_bound", row_bound)
     if not _SMALLEST_BOUND <= row_bound <= _LARGEST_BOUND:
         raise ValueError(
             f"row_bound must be positive, between {_SMALLEST_BOUND:g} and {_LARGEST_BOUND:g}, got {row_bound!r}: give "
             "the features in another unit."
         )
-    return float(row_bound)
+    return row_bound
 
 
 def check_storage(storage: Any, *, is_sparse: bool = False) -> np.dtype[Any]:

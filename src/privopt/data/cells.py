@@ -18,6 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
+from privopt.data.arrow_columns import arrow_columns, arrow_table
 from privopt.data.sparse_format import checked_csr
 from privopt.errors import ArgumentError, ArgumentTypeError
 
@@ -72,6 +73,10 @@ def matrix(features: Any) -> Any:
         return checked_csr(features)
     if isinstance(features, pd.DataFrame):
         return _frame(features)
+    if hasattr(features, "column_names") or hasattr(features, "__arrow_c_stream__"):
+        private_table = arrow_table(features)
+        if private_table is not None:
+            return _columns(private_table)
     features = unmasked(features, labels=False)
     if _declares_type(features):
         private_array = np.asarray(features)
@@ -135,7 +140,10 @@ def targets(private_targets: Any, *, labels: bool) -> NDArray[Any]:
     Raises:
         TypeError, ValueError: numbers are wanted, and a type is declared that is none of real numbers.
     """
-    private_targets = unmasked(private_targets, labels=labels)
+    private_columns = arrow_columns(private_targets)
+    if private_columns is not None and len(private_columns) == 1:
+        private_targets = private_columns[0]
+    private_targets = unmasked(uncategorised(private_targets) if labels else private_targets, labels=labels)
     dtype = getattr(private_targets, "dtype", None)
     if not _declares_type(private_targets):
         private_cells = _objects(private_targets)
@@ -305,11 +313,26 @@ def unmasked(values: Any, *, labels: bool) -> Any:
         return values
     masked: Any = values
     if labels or values.dtype.kind == "O":
-        return masked.astype(object).filled(None)
+        private_cells = np.array(masked.data, dtype=object)
+        private_cells[np.ma.getmaskarray(masked)] = None  # `filled(None)` would give them NumPy's own text
+        return private_cells
     if values.dtype.kind not in "biuf":
         return values  # to be refused
     wide = values.dtype if values.dtype.kind == "f" else np.float64
     return masked.astype(wide).filled(np.nan)
+
+
+def uncategorised(values: Any) -> Any:
+    """A column of pandas' categories as its cells, None for a missing one; anything else as it is.
+
+    pandas itself gives whole numbers as floats where one cell is missing.
+    """
+    if not isinstance(getattr(values, "dtype", None), pd.CategoricalDtype):
+        return values
+    private_column = pd.Categorical(values)
+    known = np.empty(len(private_column.categories) + 1, object)
+    known[:-1], known[-1] = list(private_column.categories), None
+    return known[private_column.codes]
 
 
 def _declares_type(values: Any) -> bool:
@@ -330,13 +353,48 @@ def _frame(private_frame: pd.DataFrame) -> NDArray[Any]:
     """A data frame as an array of numbers, by the types of its columns alone."""
     odd = [str(name) for name, dtype in private_frame.dtypes.items() if not _is_numeric(dtype)]
     if odd:
-        raise ArgumentTypeError(
-            f"the columns {', '.join(odd)} do not hold numbers: encode them first, by public rules (TabularEncoder)."
-        )
+        raise _no_numbers(odd)
     dtypes = [dtype for dtype in private_frame.dtypes if isinstance(dtype, np.dtype)]
     if len(dtypes) == len(private_frame.columns) > 0:
         return private_frame.to_numpy(np.result_type(*dtypes))
     return private_frame.to_numpy(np.float64, na_value=np.nan)
+
+
+def _columns(private_table: Any) -> NDArray[Any]:
+    """The columns of an Arrow table as an array of numbers, by their types alone.
+
+    Privacy:
+        Arrow's own conversion gives another type where a cell is missing, and refusing that would tell of it.
+    """
+    import pyarrow as pa  # late: for such frames alone
+
+    def holds_numbers(kind: Any) -> bool:
+        tests = (
+            pa.types.is_floating,
+            pa.types.is_integer,
+            pa.types.is_decimal,
+            pa.types.is_boolean,
+            pa.types.is_null,
+        )
+        return any(test(kind) for test in tests)
+
+    odd = [field.name for field in private_table.schema if not holds_numbers(field.type)]
+    if odd:
+        raise _no_numbers(odd)
+    kinds = [field.type for field in private_table.schema]
+    single = bool(kinds) and all(str(kind) in ("float", "halffloat") for kind in kinds)
+    private_array = np.empty((private_table.num_rows, len(kinds)), np.float32 if single else np.float64)
+    for place, private_column in enumerate(private_table.columns):
+        private_column = private_column.cast(pa.float32() if single else pa.float64(), safe=False)
+        private_array[:, place] = private_column.to_numpy()
+    return private_array
+
+
+def _no_numbers(names: Iterable[str]) -> ArgumentTypeError:
+    """The error for columns that hold no numbers."""
+    return ArgumentTypeError(
+        f"the columns {', '.join(names)} do not hold numbers: encode them first, by public rules (TabularEncoder)."
+    )
 
 
 def _check_numeric(dtype: Any, name: str) -> None:

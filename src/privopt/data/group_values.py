@@ -1,7 +1,8 @@
 """Which of the declared groups a record is in: sensitive features as numbers. PRIVATE.
 
-A record's value is the value of one column, or the tuple of several. Values are compared as Python does (1, 1.0 and
-NumPy's 1 are one); what is missing, not declared or cannot be hashed is no group, and nothing raises because of it.
+A record's value is the value of one column, or the tuple of several. Values are read as labels are, see
+`cells.label_codes`: 1, 1.0 and "1" are one, and so are "Female" and " female". What is missing or not declared is no
+group, and nothing raises because of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from privopt.data import cells
+from privopt.data.arrow_columns import arrow_columns
+from privopt.data.containers import as_frame
 from privopt.errors import ArgumentError
 
 Codes = NDArray[np.int64]
@@ -28,6 +32,7 @@ def group_codes(private_features: Any, values: Sequence[Any], rows: int) -> Code
         ArgumentError: there is not one value for each record, or not as many columns as the declared values have.
     """
     widths = {len(value) if isinstance(value, tuple) else 1 for value in values}
+    as_frame(private_features, "sensitive_features")  # which refuses one whose rows are not there yet
     private_columns = _columns(private_features, max(widths))
     if not private_columns or any(len(private_column) != rows for private_column in private_columns):
         raise ArgumentError(
@@ -40,8 +45,17 @@ def group_codes(private_features: Any, values: Sequence[Any], rows: int) -> Code
             f"sensitive_features has {count} columns and sensitive_values says otherwise: with several columns every "
             "value is a tuple of one value a column, such as ('Female', 'Black')."
         )
-    places = {value if isinstance(value, tuple) else (value,): code for code, value in enumerate(values)}
-    return np.fromiter((_place(places, key) for key in zip(*private_columns, strict=True)), np.int64, rows)
+    keys = [value if isinstance(value, tuple) else (value,) for value in values]
+    known = [list(dict.fromkeys(column)) for column in zip(*keys, strict=True)]
+    places = {
+        tuple(column.index(one) for column, one in zip(known, key, strict=True)): code
+        for code, key in enumerate(keys)
+    }
+    private_codes = [
+        cells.label_codes(np.fromiter(private_column, object, rows), column).tolist()
+        for private_column, column in zip(private_columns, known, strict=True)
+    ]
+    return np.fromiter((places.get(key, -1) for key in zip(*private_codes, strict=True)), np.int64, rows)
 
 
 def _columns(private_features: Any, width: int) -> list[list[Any]]:
@@ -50,6 +64,10 @@ def _columns(private_features: Any, width: int) -> list[list[Any]]:
     A list is read row by row: as values, or as rows of the `width` that the declared values have. A row of another kind
     is in no group, whichever row it is.
     """
+    private_arrow = arrow_columns(private_features)
+    if private_arrow is not None:
+        return [_cells(private_column) for private_column in private_arrow]
+    private_features = cells.unmasked(private_features, labels=True)
     if isinstance(private_features, Mapping):
         return [_cells(private_column) for private_column in private_features.values()]
     if isinstance(private_features, pd.DataFrame):
@@ -79,13 +97,7 @@ def _row(private_row: Any, width: int) -> Any:
 
 def _cells(private_column: Any) -> list[Any]:
     """The cells of a column, each by itself: no cell settles the type of another."""
-    if hasattr(private_column, "dtype"):
+    private_column = cells.uncategorised(private_column)
+    if hasattr(private_column, "dtype") or hasattr(private_column, "__array__"):
         return np.asarray(private_column, dtype=object).tolist()
     return list(private_column)
-
-
-def _place(places: Mapping[Any, int], private_key: Any) -> int:
-    try:
-        return places.get(private_key, -1)
-    except Exception:  # it cannot be hashed or compared, so it is no group
-        return -1

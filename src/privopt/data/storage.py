@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from privopt.data import cells
+from privopt.data.containers import check_features
 from privopt.data.grid import GridRows, grid_steps, on_grid
 from privopt.data.room import MEMORY, Copies, Room
 from privopt.data.rows import (
@@ -54,6 +55,7 @@ def checked_features(features: Any) -> Any:
     """A numeric matrix: an array, or a canonical CSR matrix. Looks at type, shape and sparse indices only."""
     if isinstance(features, RowSource):
         return features
+    check_features(features, "features")
     features = cells.matrix(features)
     if sparse.issparse(features):
         return features

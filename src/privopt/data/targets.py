@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.data import cells
+from privopt.data.containers import check_column
 
 
 def check_target_domain(classes: Any, target_bounds: tuple[float, float] | None) -> None:
@@ -41,6 +42,7 @@ def check_targets(targets: Any, rows: int, classes: Any) -> NDArray[Any] | None:
                 "classes were given without targets: give the targets too, or leave `classes` out."
             )
         return None
+    check_column(targets, "targets", "one target")
     array = cells.targets(targets, labels=classes is not None)
     if array.shape != (rows,):
         raise ValueError(

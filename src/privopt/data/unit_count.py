@@ -24,7 +24,7 @@ def check_units(n: Any, units: int, relation: Relation, *, by_user: bool) -> int
         return user_keys.user_count(units) if by_user else units
     if isinstance(n, bool) or not isinstance(n, int | np.integer):
         raise TypeError(f"n must be an integer, got {type(n).__name__}.")
-    if relation is Relation.REPLACE_ONE and not by_user and not n / MOST_ABSENT <= units <= n:
+    if relation is Relation.REPLACE_ONE and not by_user and not units <= n <= MOST_ABSENT * units:
         raise ArgumentError(
             f"n = {n} was given with {units} rows: under replace-one it lies between {units} and twice that; leave it "
             "out, or give relation='add-or-remove-one' if the number of rows is private."

@@ -29,6 +29,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from privopt.data import cells
+from privopt.data.arrow_columns import arrow_columns
+from privopt.data.containers import check_column
 from privopt.data.time_keys import in_utc, instant, span
 from privopt.errors import ArgumentError
 
@@ -55,8 +57,13 @@ def user_codes(private_keys: Any, rows: int) -> Codes:
 
 def key_columns(private_keys: Any, rows: int) -> list[Any]:
     """The columns that name a user together; see `user_codes`."""
+    check_column(private_keys, "groups", "one user key")
     private_keys = cells.unmasked(private_keys, labels=True)
-    if isinstance(private_keys, pd.DataFrame):
+    private_arrow = arrow_columns(private_keys)
+    if private_arrow is not None:
+        private_columns = private_arrow
+        fits = bool(private_columns) and len(private_columns[0]) == rows
+    elif isinstance(private_keys, pd.DataFrame):
         private_columns = [private_keys.iloc[:, place] for place in range(private_keys.shape[1])]
         fits = bool(private_columns) and len(private_keys) == rows
     elif hasattr(private_keys, "dtype") or hasattr(private_keys, "__array__"):
@@ -75,6 +82,7 @@ def key_columns(private_keys: Any, rows: int) -> list[Any]:
 
 def key_cells(private_keys: Any) -> Any:
     """The cells of a column; None for one that its type cannot give, whatever the others are."""
+    private_keys = cells.uncategorised(private_keys)
     if not hasattr(private_keys, "dtype") and not hasattr(private_keys, "__array__"):
         return private_keys
     try:

@@ -13,19 +13,15 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_array, validate_data
 
 from privopt.data import cells
+from privopt.data.containers import check_column, check_features
 from privopt.errors import ArgumentError
-from privopt.estimators.frames import check_table, column_names
+from privopt.estimators.frames import column_names
 from privopt.estimators.scaling import FeatureScaling, with_indicators
 from privopt.ledger.amounts import Budget
+from privopt.public import real
+from privopt.tables.encoded_columns import check_missing as check_missing_rule
 
 FROM_Y = "from_y"
-MISSING_WORDS = {
-    "midpoint": "Missing cells: a number became the middle of its bounds; a record without a readable target counted "
-    "as zero.",
-    "zero": "Missing cells: a record with a missing feature, or without a readable target, counted as zero.",
-    "indicator": "Missing cells: a number became the middle of its bounds, and a further column of 0 and 1 says where; "
-    "a record without a readable target counted as zero.",
-}
 
 
 def checked_budget(epsilon: Any, delta: Any, n: int | None) -> Budget:
@@ -43,7 +39,7 @@ def checked_budget(epsilon: Any, delta: Any, n: int | None) -> Budget:
             "epsilon is missing: give the privacy budget of this fit, a bound on how much the model may reveal about "
             "one unit. 1 is a common choice, smaller is more private, math.inf fits without any privacy."
         )
-    epsilon = number("epsilon", epsilon)
+    epsilon = real("epsilon", epsilon)
     if delta is None:
         if epsilon == math.inf:
             return Budget(epsilon, 0.0)
@@ -53,7 +49,7 @@ def checked_budget(epsilon: Any, delta: Any, n: int | None) -> Budget:
             f"delta is missing: give the probability with which the epsilon bound may fail. A good choice is {hint}; "
             f"it should be well below {limit}, because a probability of 1 / n may publish one unit whole."
         )
-    delta = number("delta", delta)
+    delta = real("delta", delta)
     if math.isfinite(epsilon) and delta == 0:
         raise ValueError(
             "delta must be above 0, got 0: the noise is Gaussian, which no epsilon covers alone. Give a number well "
@@ -90,24 +86,13 @@ def missing_classes(name: str) -> ValueError:
     )
 
 
-def number(name: str, value: Any) -> float:
-    """A real number, as a float.
-
-    Raises:
-        TypeError: it is something else.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise TypeError(f"{name} must be a number, got {value!r}.")
-    return float(value)
-
-
 def positive(name: str, value: Any, meaning: str, *, zero: bool = False) -> float:
     """A positive finite number (or 0 where `zero`).
 
     Raises:
         TypeError, ValueError: it is something else.
     """
-    amount = number(name, value)
+    amount = real(name, value)
     if not (math.isfinite(amount) and (amount > 0 or (zero and amount == 0))):
         least = "at least 0" if zero else "positive"
         raise ValueError(f"{name} must be {least} and finite, got {value!r}: it is {meaning}.")
@@ -180,8 +165,7 @@ def check_missing(missing: Any, indicator: Any) -> None:
     Raises:
         TypeError, ValueError: it is one.
     """
-    if missing not in MISSING_WORDS:
-        raise ValueError(f"missing must be 'midpoint', 'zero' or 'indicator', got {missing!r}.")
+    check_missing_rule(missing)
     if indicator is None:
         return
     if isinstance(indicator, str) or not isinstance(indicator, list | tuple | np.ndarray):
@@ -195,6 +179,7 @@ def check_missing(missing: Any, indicator: Any) -> None:
 
 def read_labels(y: Any, classes: NDArray[Any]) -> Any:
     """Labels to compare with predictions, as the classes that they write; as they are where one of them writes none."""
+    check_column(y, "y", "one target")
     try:
         private_labels = cells.targets(y, labels=True)
         if private_labels.dtype.kind == classes.dtype.kind:
@@ -265,7 +250,7 @@ def fraction(name: str, value: Any, meaning: str) -> float:
     Raises:
         TypeError, ValueError: it is something else.
     """
-    share = number(name, value)
+    share = real(name, value)
     if not 0 < share < 1:
         raise ValueError(f"{name} must lie strictly between 0 and 1, got {value!r}: it is {meaning}.")
     return share
@@ -281,7 +266,7 @@ def as_range(name: str, bounds: Any) -> tuple[float, float]:
         low, high = bounds
     except (TypeError, ValueError):
         raise TypeError(f"{name} must be a pair (low, high), got {bounds!r}.") from None
-    low, high = number(f"{name}[0]", low), number(f"{name}[1]", high)
+    low, high = real(f"{name}[0]", low), real(f"{name}[1]", high)
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ValueError(f"{name} must be two finite numbers (low, high) with low < high, got {bounds!r}.")
     return low, high
@@ -304,7 +289,7 @@ def checked_features(estimator: BaseEstimator, X: Any, *, least: int, reset: boo
     Raises:
         ValueError, TypeError: a shape or a type is wrong, or there are fewer than `least` rows.
     """
-    check_table(X)
+    check_features(X, "X")
     names = column_names(X)
     private_features = cells.matrix(X)
     if private_features.ndim != 2:  # scikit-learn's sentence would print the cells

@@ -35,7 +35,7 @@ def ends_of(bounds: Any, width: int, names: Sequence[str] | None, name: str) -> 
             low, high = pairs.T
         else:
             low, high = (np.asarray(end, np.float64) for end in bounds)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise _no_pair(name, bounds) from None
     for end in (low, high):
         if end.shape not in ((), (width,)):

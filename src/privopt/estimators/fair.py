@@ -12,7 +12,7 @@ from sklearn.utils.validation import column_or_1d
 from privopt.curator.base import Observer
 from privopt.curator.outlays import tells_what_was_spent
 from privopt.data import cells
-from privopt.estimators import arguments
+from privopt.data.containers import check_column
 from privopt.estimators.classifiers import PrivateClassifier
 from privopt.estimators.grouped_tables import GroupedTargets, declared_values, sensitive_columns
 from privopt.estimators.groups import GroupedClasses, Groups, coded_targets, sensitive_codes
@@ -24,6 +24,7 @@ from privopt.estimators.table_arguments import in_batches
 from privopt.named_arguments import refuses_unknown
 from privopt.planning.instance import Instance
 from privopt.problems.grouped_loss import CAP, FLOOR
+from privopt.public import real
 from privopt.solvers.base import Solver
 from privopt.solvers.group_findings import weights_picture
 from privopt.solvers.registry import choose
@@ -130,6 +131,7 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
         known = self._groups()
         if sensitive_features is None:
             known = _one_group(known)
+        check_column(y, "y", "one target")
         private_labels = column_or_1d(cells.targets(y, labels=True), warn=True)
         target = self._grouped(known, private_labels)
         private_groups = sensitive_codes(X, sensitive_features, known, len(private_labels))
@@ -195,7 +197,7 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
                 "alpha='private' chooses by the accuracy over all records, which is not what FairClassifier minimises: "
                 "give a number, or leave it out."
             )
-        share = arguments.number("report_groups", self.report_groups)
+        share = real("report_groups", self.report_groups)
         if not 0 <= share < 0.7:
             raise ValueError(
                 f"report_groups must be at least 0 and below 0.7, got {self.report_groups!r}: it is the share of the "

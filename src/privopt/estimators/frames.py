@@ -1,15 +1,13 @@
-"""Features as they are handed over: the names of a frame's columns, and what is refused by its type alone."""
+"""The names of the columns of features that are handed over as a frame."""
 
 from collections import Counter
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import narwhals as nw
 import pandas as pd
-from scipy import sparse
 
-from privopt.errors import ArgumentError, ArgumentTypeError
+from privopt.data.containers import as_frame
+from privopt.errors import ArgumentError
 
 
 def column_names(X: Any) -> list[Any] | None:
@@ -22,15 +20,7 @@ def column_names(X: Any) -> list[Any] | None:
     if isinstance(X, pd.DataFrame):
         names = list(X.columns)
     else:
-        try:
-            frame: Any = nw.from_native(X, pass_through=True)
-        except Exception:  # a frame that narwhals refuses, such as one with two columns of one name
-            frame = X
-        if isinstance(frame, nw.LazyFrame):
-            raise ArgumentTypeError(
-                f"X is a lazy frame ({type(X).__module__.split('.')[0]}.{type(X).__name__}), whose rows are not there "
-                "yet: collect it first, such as X.collect()."
-            )
+        frame = as_frame(X, "X")
         if isinstance(frame, nw.DataFrame):
             names = list(frame.columns)
         else:
@@ -46,23 +36,3 @@ def column_names(X: Any) -> list[Any] | None:
             "column."
         )
     return names
-
-
-def check_table(X: Any) -> None:
-    """Refuse what is no table of features, by its type.
-
-    A row of a list that has another length than most is a record that cannot be read, see `data.cells`: to refuse it
-    would tell of that record.
-
-    Raises:
-        ArgumentTypeError: it is a text or a dictionary.
-    """
-    if isinstance(X, str | bytes | Path):
-        raise ArgumentTypeError(
-            "X is a text: to fit to the rows of a file, open it with privopt.Table.open(path, schema) and pass the "
-            "table."
-        )
-    if isinstance(X, Mapping) and not sparse.issparse(X):  # SciPy's dictionary of keys is a matrix
-        raise ArgumentTypeError(
-            "X is a dictionary: pass a data frame, pandas.DataFrame(X), or an array of shape (rows, features)."
-        )

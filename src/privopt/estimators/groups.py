@@ -4,15 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
+import narwhals as nw
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from privopt.data import cells
+from privopt.data.containers import as_frame
 from privopt.data.group_values import group_codes
 from privopt.estimators import arguments
 from privopt.problems import losses
 from privopt.problems.grouped_loss import GroupedLoss, check_shares
+from privopt.public import real
 from privopt.queries.holdout_scores import Accuracy
 
 Floats = NDArray[np.float64]
@@ -56,7 +59,7 @@ class Groups:
             raise ValueError(
                 f"cvar_alpha={alpha!r} was given with objective='worst': it is for objective='cvar'."
             )
-        if alpha is not None and not 0 < arguments.number("cvar_alpha", alpha) <= 1:
+        if alpha is not None and not 0 < real("cvar_alpha", alpha) <= 1:
             raise ValueError(
                 f"cvar_alpha must be in (0, 1], got {alpha!r}: it is the worst share of the records that counts."
             )
@@ -194,18 +197,19 @@ def sensitive_codes(X: Any, private_features: Any, groups: Groups, rows: int) ->
 
 def _named(X: Any, names: tuple[Any, ...]) -> Any:
     """Columns of a data frame, by name. None is quoted: a tuple may be of values, by mistake."""
-    if not isinstance(X, pd.DataFrame):
+    frame = X if isinstance(X, pd.DataFrame) else as_frame(X, "X")
+    if not isinstance(frame, pd.DataFrame | nw.DataFrame):
         raise TypeError(
-            "sensitive_features is text or a tuple, that is names of columns, but X is no DataFrame: give the values "
+            "sensitive_features is text or a tuple, that is names of columns, but X is no data frame: give the values "
             "themselves, one for each row, as a list or an array."
         )
-    if not names or any(name not in X.columns for name in names):
-        known = ", ".join(map(str, X.columns[:20]))
+    if not names or any(name not in frame.columns for name in names):
+        known = ", ".join(map(str, frame.columns[:20]))
         raise ValueError(
             f"sensitive_features names a column that X does not have; it has {known}. Values are given as a list or an "
             "array, not as a tuple."
         )
-    return X[list(names)]
+    return X[list(names)] if frame is X else {name: frame[name].to_list() for name in names}
 
 
 def _values(values: Any) -> tuple[Any, ...]:
@@ -251,6 +255,6 @@ def _shares(shares: Any, values: tuple[Any, ...]) -> tuple[float, ...] | None:
         )
     if isinstance(shares, str) or not hasattr(shares, "__iter__"):
         raise TypeError(f"shares must be a list of numbers or 'private', got {shares!r}.")
-    listed = tuple(arguments.number("shares", share) for share in shares)
+    listed = tuple(real("shares", share) for share in shares)
     check_shares(listed, len(values))
     return listed

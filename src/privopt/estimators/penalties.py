@@ -15,6 +15,7 @@ from privopt.planning.user_whitening import default_user_ridge
 from privopt.planning.whitening import default_ridge
 from privopt.problems.constraints import Box, Constraint, L1Ball, Product, Unconstrained
 from privopt.problems.regularisers import L1, ElasticNet, GroupLasso, NoRegulariser, Regulariser, Ridge
+from privopt.public import real
 
 Penalty = Literal["l2", "l1", "elasticnet", "group"]
 PENALTIES = ("l2", "l1", "elasticnet", "group", None)
@@ -54,7 +55,7 @@ class PenaltyArguments:
 
     def __post_init__(self) -> None:
         """Check what a fit would look at only where it matters."""
-        if not 0 <= arguments.number("l1_ratio", self.l1_ratio) <= 1:
+        if not 0 <= real("l1_ratio", self.l1_ratio) <= 1:
             raise ValueError(f"l1_ratio must lie between 0 (a ridge) and 1 (sparse), got {self.l1_ratio!r}.")
         if self.alphas is not None and not isinstance(self.alpha, str):
             raise ValueError(
@@ -143,7 +144,7 @@ class PenaltyArguments:
         if self.penalty == "l1":
             return L1(alpha, weights)
         if self.penalty == "elasticnet":
-            ratio = arguments.number("l1_ratio", self.l1_ratio)
+            ratio = real("l1_ratio", self.l1_ratio)
             return ElasticNet(alpha * ratio, alpha * (1.0 - ratio), weights)
         if self.penalty == "group":
             return GroupLasso(alpha, groups_of(self.feature_groups, width, names))

@@ -16,6 +16,7 @@ from privopt.estimators.scoring import measured
 from privopt.estimators.table_arguments import in_batches
 from privopt.estimators.targets import Counts, Numbers, TargetScaling
 from privopt.problems import losses
+from privopt.public import real
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -162,7 +163,7 @@ class QuantileRegressor(PenalisedModel, PrivateRegressor):
 
     def _target(self, y: NDArray[Any] | None) -> Numbers:
         del y
-        scaling, level = self._scaling(), arguments.number("quantile", self.quantile)
+        scaling, level = self._scaling(), real("quantile", self.quantile)
         if self.smoothing is None:
             smoothing = 0.1  # curvature 5: less smoothing needs more steps
         else:

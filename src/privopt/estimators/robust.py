@@ -13,6 +13,7 @@ from privopt.estimators.regressors import PrivateRegressor
 from privopt.estimators.scoring import measured
 from privopt.estimators.targets import Classes, Numbers
 from privopt.problems import losses
+from privopt.public import real
 
 Capped = Literal["absolute", "squared", "quantile"]
 CAP = 0.4  # of the scaled target: a fifth of the width of its bounds
@@ -80,7 +81,7 @@ class RobustRegressor(PenalisedModel, PrivateRegressor):
 
     def _target(self, y: NDArray[Any] | None) -> Numbers:
         del y
-        scaling, level = self._scaling(), arguments.number("quantile", self.quantile)
+        scaling, level = self._scaling(), real("quantile", self.quantile)
         if self.loss not in get_args(Capped):
             raise ValueError(f"loss must be one of {list(get_args(Capped))}, got {self.loss!r}.")
         if self.loss != "quantile" and level != 0.5:

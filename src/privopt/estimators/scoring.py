@@ -8,6 +8,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from privopt.data import cells
+from privopt.data.containers import check_column
 from privopt.errors import ArgumentError
 
 Measure = Literal["accuracy_score", "d2_pinball_score", "d2_tweedie_score", "r2_score"]
@@ -35,6 +36,7 @@ def measured(
     """
     import sklearn.metrics  # late: much, and nothing of it is needed to fit
 
+    check_column(y, "y", "one target")
     try:
         private_targets, present = _with_targets(y, labels=measure == "accuracy_score")
         if len(present) == len(predicted) and not present.all():

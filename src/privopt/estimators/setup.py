@@ -13,7 +13,6 @@ from privopt.data.rows import Storage
 from privopt.data.units import Units
 from privopt.declared_facts import COUNTED_USERS
 from privopt.engine.protocol import Engine
-from privopt.estimators import arguments
 from privopt.estimators.bounds import constant_features
 from privopt.estimators.penalties import default_strength
 from privopt.estimators.records import Records
@@ -26,6 +25,7 @@ from privopt.planning.instance import Instance
 from privopt.planning.plan import Plan
 from privopt.problems.problem import Problem
 from privopt.public import INTEGER_STORAGES, Public, Relation
+from privopt.tables.encoded_columns import MISSING_WORDS
 
 LOOSE_STORAGE: Storage = "float32"  # on a grid over a loose range the columns' magnitudes would be lost
 INTERCEPT = 1.0  # value of the constant column: as large as the largest scaled feature
@@ -235,7 +235,7 @@ class Setup:
                 f"Loose bounds, given by the user: {self.loose.describe()}. Tighter ones were estimated privately, "
                 f"in one release, for {100 * given.scale_share:g} % of the budget (of its rho); {moved}"
             )
-        sentences = [bounds, arguments.MISSING_WORDS[given.missing], self.target.declared]
+        sentences = [bounds, MISSING_WORDS[given.missing], self.target.declared]
         penalty = given.penalty.describe()
         if penalty is not None:
             sentences.append(penalty)

@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from privopt.data import cells, user_keys
 from privopt.data.bounds import check_storage
+from privopt.data.containers import check_column
 from privopt.data.record_source import RecordSource
 from privopt.data.rows import Storage
 from privopt.engine.choose import most_rows, settled
@@ -190,6 +191,7 @@ class Specification:
         # Under add-or-remove-one the number of rows is private: even none is a data set.
         least = 1 if self.relation is Relation.REPLACE_ONE else 0
         private_features = arguments.checked_features(estimator, X, least=least, reset=True)
+        check_column(y, "y", "one target")
         private_features = arguments.with_named_indicators(estimator, private_features)
         private_targets = column_or_1d(cells.targets(y, labels=is_classifier(estimator)), warn=True)
         check_consistent_length(private_features, private_targets)

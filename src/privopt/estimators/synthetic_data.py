@@ -210,7 +210,7 @@ class SyntheticData(NamedArguments, BaseEstimator):
             observer("table", 0)
         private_table = table_source.opened(table, schema)
         rows = table_source.rows_of(private_table)
-        private_keys = table_source.keys_of_users(groups, private_table, rows)
+        private_keys = table_source.keys_of_users(groups, private_table, rows, schema.format)
         if private_keys is not None and self.n is None:
             asked = self._asked(schema, table_source.user_count(private_keys), True)
         noise = NoiseSource(self.random_state)
@@ -230,7 +230,7 @@ class SyntheticData(NamedArguments, BaseEstimator):
         with double_precision():
             result = self._run(asked, units, noise, observer)
         self._adopt(asked, result)
-        self.coding_ = table_source.stored_as(private_table, asked.coding)
+        self.coding_ = table_source.stored_as(table, private_table, asked.coding)
         return self
 
     def plan(self, *, n: int | None = None, by_user: bool = False) -> Plan:

@@ -9,6 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from privopt.data import cells
 from privopt.errors import ArgumentError, ArgumentTypeError
+from privopt.estimators.frames import column_names
 from privopt.planning.seen_columns import FLAG, LEVEL, NUMBER, SourceColumn
 from privopt.tables.encoder import TabularEncoder
 from privopt.tables.schema import Schema, TargetEncoding
@@ -34,7 +35,12 @@ def asked_of_a_table(table: Table, y: Any, groups: Any, estimator: Any) -> Tabul
             "indicator was given beside a table, whose schema says which columns may be missing: leave it out, and "
             'give those that are never missing "required": true.'
         )
-    return table.encoder(groups, missing=estimator.missing)
+    if table.missing not in (estimator.missing, "midpoint") and estimator.missing != "midpoint":
+        raise ArgumentError(
+            f"the table was opened with missing={table.missing!r}, and the model has missing={estimator.missing!r}: "
+            "say it once."
+        )
+    return table.encoder(groups, missing=None if estimator.missing == "midpoint" else estimator.missing)
 
 
 def arguments_of(table: Table, encoder: TabularEncoder, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,17 +52,56 @@ def arguments_of(table: Table, encoder: TabularEncoder, given: Mapping[str, Any]
         given: the estimator's arguments.
     Raises:
         ArgumentTypeError: classes were given, and one of them is no label of the schema's.
+        ArgumentError: the target is of a kind that the estimator does not predict.
     """
     target = table.schema.target_encoding(table.target)
+    _check_kind(target, given)
     _check_classes(given.get("classes"), target)
     known: dict[str, Any] = {"n": table.n, "classes": target.classes, "target_bounds": target.bounds}
     if given.get("loose_bounds") is None:
         known["bounds"] = encoder.numeric_range
-    return {
+    found = {
         name: value
         for name, value in known.items()
         if name in given and given[name] is None and value is not None
     }
+    return found | ({"missing": encoder.missing} if "missing" in given else {})
+
+
+def _check_encoded(X: Any, encoder: TabularEncoder | None) -> None:
+    """Refuse a frame with a table's own columns, which a model of encoded features would take for these.
+
+    Raises:
+        ArgumentError: it is one, or cannot be told from one by its names.
+    """
+    names = None if encoder is None else column_names(X)
+    if encoder is None or names is None:
+        return
+    encoded, raw = list(encoder.get_feature_names_out()), {block.column for block in encoder.blocks_}
+    if list(names) != encoded or set(encoded) <= raw:
+        raise ArgumentError(
+            "X is a data frame, but the model was fitted to a table: give a Table, or the features that the model "
+            "learnt from, model.encoder_.transform(X)."
+        )
+
+
+def _check_kind(target: TargetEncoding, given: Mapping[str, Any]) -> None:
+    """Refuse a target of another kind than the estimator predicts, where its arguments do not say otherwise.
+
+    Raises:
+        ArgumentError: it is one.
+    """
+    wants_classes = "classes" in given
+    if wants_classes and target.classes is None and given["classes"] is None:
+        what, needed = "a number", "a flag or a cat"
+    elif not wants_classes and target.bounds is None and given.get("target_bounds", ()) is None:
+        what, needed = "one of some classes", "a num"
+    else:
+        return
+    raise ArgumentError(
+        f"the target {target.column!r} is {what} by the schema, and this model needs {needed}: take another model or "
+        "another target."
+    )
 
 
 def _check_classes(classes: Any, target: TargetEncoding) -> None:
@@ -110,9 +155,10 @@ def in_batches(method: Callable[[Any, Any], Predicted]) -> Callable[[Any, Any], 
 
     @functools.wraps(method)
     def predicted(self: Any, X: Any) -> Any:
-        if not isinstance(X, Table):
-            return method(self, X)
         check_is_fitted(self)
+        if not isinstance(X, Table):
+            _check_encoded(X, self.encoder_)
+            return method(self, X)
         encoder = X.encoder() if self.encoder_ is None else self.encoder_
         if encoder.n_features_out_ != self.n_features_in_:
             raise ArgumentError(

@@ -8,14 +8,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from privopt.data import cells
 from privopt.data import user_keys as keys
+from privopt.data.arrow_columns import arrow_arrays
 from privopt.errors import ArgumentError
 from privopt.tables.cells import as_table, column_names, user_keys
 from privopt.tables.coding import TableCoding
 from privopt.tables.errors import TableError
 from privopt.tables.file_format import PLAIN, FileFormat
 from privopt.tables.headers import instead_of
-from privopt.tables.io import delimiter, read_table, row_count, table_columns
+from privopt.tables.io import delimiter, read_table, row_count, separator, table_columns
 from privopt.tables.keys import columns_of
 from privopt.tables.schema import Schema
 from privopt.tables.table import Table
@@ -40,6 +42,7 @@ def opened(table: Any, schema: Schema) -> Any:
         present = set(table_columns(table, schema.format))
         return read_table(table, schema, columns=[name for name in schema.names if name in present])
     if isinstance(table, Mapping):
+        _check_lengths(table)
         return pd.DataFrame({str(name): _column(values) for name, values in table.items()})
     return as_table(table)
 
@@ -61,8 +64,10 @@ def check_columns(table: Any, coding: TableCoding, written: FileFormat) -> None:
     present = table_columns(table, written) if is_file else _names(table)
     for name in coding.names:
         if name not in present:
-            meant = instead_of(name, present, coding.names, text=delimiter(table) if is_file else None)
-            raise TableError(f"The table has no column {name!r}, which the schema describes{meant or '.'}")
+            meant = instead_of(
+                name, present, coding.names, text=separator(table, written) if is_file else None
+            )
+            raise TableError(f"The table has no column {name!r}, which the schema names{meant or '.'}")
 
 
 def codes_of(table: Any, coding: TableCoding, rows: int) -> NDArray[np.int64]:
@@ -84,9 +89,19 @@ def codes_of(table: Any, coding: TableCoding, rows: int) -> NDArray[np.int64]:
     return private_codes
 
 
-def stored_as(table: Any, coding: TableCoding) -> TableCoding:
-    """The coding for the types that the columns of an opened table declare."""
-    return coding.stored_as(table.columns(coding.names).empty() if isinstance(table, Table) else table)
+def stored_as(table: Any, private_table: Any, coding: TableCoding) -> TableCoding:
+    """The coding for the types that the columns of a table declare; those of a text file declare none.
+
+    Args:
+        table: as it was given.
+        private_table: the same, opened.
+        coding: of its columns.
+    """
+    if isinstance(table, Table):
+        return coding if table.is_text else coding.stored_as(table.columns(coding.names).empty())
+    if isinstance(table, str | Path) and delimiter(table) is not None:
+        return coding
+    return coding.stored_as(private_table)
 
 
 def rows_of(table: Any, written: FileFormat = PLAIN) -> int:
@@ -96,12 +111,13 @@ def rows_of(table: Any, written: FileFormat = PLAIN) -> int:
     if isinstance(table, str | Path):
         return row_count(table, written)
     if isinstance(table, Mapping):
+        _check_lengths(table)
         return len(next(iter(table.values()))) if table else 0
     plain = as_table(table)
     return len(plain) if isinstance(plain, pd.DataFrame) else int(plain.num_rows)
 
 
-def keys_of_users(groups: Any, table: Any, rows: int) -> Any:
+def keys_of_users(groups: Any, table: Any, rows: int, written: FileFormat) -> Any:
     """A number for the user of every row, NaN for nobody; None where a record is a unit.
 
     Args:
@@ -109,11 +125,13 @@ def keys_of_users(groups: Any, table: Any, rows: int) -> Any:
             one for each row. What it is follows from its type, never from what stands in it.
         table: opened.
         rows: of the table.
+        written: what stands for a missing cell.
     """
     if groups is None:
         return None
     if isinstance(groups, str | tuple):
-        return user_keys(table.read(columns_of(groups)) if isinstance(table, Table) else table, groups)
+        private_table = table.read(columns_of(groups)) if isinstance(table, Table) else table
+        return user_keys(private_table, groups, written)
     return keys.as_keys(keys.user_codes(groups, rows))
 
 
@@ -122,12 +140,28 @@ def user_count(private_keys: Any) -> int:
     return keys.user_count(int(np.nanmax(private_keys, initial=-1.0)) + 1)
 
 
+def _check_lengths(table: Mapping[Any, Any]) -> None:
+    """Refuse a dictionary that is no table.
+
+    Raises:
+        TableError: its columns are no lists, or differ in length.
+    """
+    if any(isinstance(column, str | bytes) or not hasattr(column, "__len__") for column in table.values()):
+        raise TableError("A column of the dictionary is no list: give a list or an array for each column.")
+    if len({len(column) for column in table.values()}) > 1:
+        raise TableError("The columns of the dictionary have different lengths: give one value for each row.")
+
+
 def _names(table: Any) -> list[str]:
     return [str(name) for name in table] if isinstance(table, Mapping) else column_names(table)
 
 
 def _column(values: Any) -> Any:
     """A column of a dictionary; a list declares no type, and its cells are read one by one."""
+    private_arrays = arrow_arrays(values)
+    if private_arrays is not None and len(private_arrays) == 1:
+        return pd.Series(pd.arrays.ArrowExtensionArray(private_arrays[0]))
+    values = cells.unmasked(values, labels=True)
     if hasattr(values, "dtype"):
         return values
     # Not by assignment, which asks cells whether they are arrays, and a cell may answer with an error.

@@ -5,22 +5,15 @@ Each is a float that was checked when it was made. A `Budget` is the pair the us
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-
-
-def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-        raise TypeError(f"{name} must be a number, got {value!r}.")
-    return float(value)
+from privopt.public import real
 
 
 class Epsilon(float):
     """A privacy loss bound, positive; infinity means that privacy is switched off."""
 
     def __new__(cls, value: float) -> "Epsilon":
-        value = _number("epsilon", value)
+        value = real("epsilon", value)
         if not value > 0:
             raise ValueError(
                 f"epsilon must be positive, got {value!r}: 1 is a common choice, smaller is more private, "
@@ -33,7 +26,7 @@ class Delta(float):
     """A probability that the epsilon bound fails, at least 0 and below 1."""
 
     def __new__(cls, value: float) -> "Delta":
-        value = _number("delta", value)
+        value = real("delta", value)
         if not 0 <= value < 1:
             raise ValueError(
                 f"delta must be at least 0 and below 1, got {value!r}: choose it well below 1 / n, such as 1 / n**2."

@@ -189,7 +189,7 @@ def _predicted_excess(instance: Instance, *, steps: int, clip: float) -> tuple[f
     """Predicted excess of the objective over its optimum, and what the number is."""
     loss, row_bound = instance.problem.loss, instance.public.row_bound
     if not isinstance(loss, GLMLoss):
-        return None, "no formula for a user-written loss"
+        return None, "no formula for losses other than generalised-linear ones"
     curvature = smoothness(instance)
     if isinstance(loss, Logistic):
         work = STEP_FACTOR / (curvature + instance.ridge) * row_bound**2 * steps**2 / 128.0

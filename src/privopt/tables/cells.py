@@ -6,6 +6,7 @@ that no exception depends on a private value. Each cell is read by itself: no ot
 
 import abc
 import contextlib
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from privopt.data import user_keys as keys
+from privopt.data.containers import as_frame
 from privopt.tables.column_spec import ColumnSpec
 from privopt.tables.errors import TableError
 from privopt.tables.file_format import PLAIN, FileFormat
@@ -51,7 +53,7 @@ class _ColumnsOf(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         private_column = self._table.column(name)
         check_stored(self._columns[name], private_column.type)
-        return private_column
+        return unmarked(plain(private_column), self._columns[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._columns)
@@ -82,16 +84,90 @@ def as_table(table: Any) -> Any:
     if isinstance(table, pa.RecordBatch):
         return pa.Table.from_batches([table])
     if hasattr(table, "__arrow_c_stream__"):
-        return pa.table(table)
+        try:
+            return pa.table(table)
+        except pa.ArrowException:  # one column, or types of 128 bits
+            what = f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
+        raise TableError(
+            f"The table, a {what}, cannot be read by Arrow: give a frame of named columns, of types that Arrow has."
+        )
+    as_frame(table, "table")
     raise TypeError(
         f"A table with named columns is needed, a pandas DataFrame or an Arrow table; got {type(table).__name__}."
     )
 
 
-def lacking(name: str, present: Sequence[str]) -> TableError:
+def plain(private_column: Any) -> Any:
+    """A column that Arrow can look up and filter: UUIDs as texts, and without views of texts, as Polars has them."""
+    if isinstance(private_column, np.ndarray):
+        return private_column
+    kind = private_column.type
+    if isinstance(kind, pa.UuidType):
+        private_texts = [
+            pa.array([cell and str(uuid.UUID(bytes=cell)) for cell in chunk.storage.to_pylist()], pa.string())
+            for chunk in private_column.chunks
+        ]
+        return pa.chunked_array(private_texts, type=pa.string())
+    viewed = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if str(viewed) not in ("string_view", "binary_view"):
+        return private_column
+    values = pa.large_string() if is_text(viewed) else pa.large_binary()
+    if viewed is kind:
+        return private_column.cast(values)
+    private_chunks = [
+        pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(values))
+        for chunk in private_column.chunks
+    ]
+    return pa.chunked_array(private_chunks, type=pa.dictionary(kind.index_type, values))
+
+
+def unmarked(private_column: Any, spec: ColumnSpec) -> Any:
+    """A column in which the cells that the schema's `file` calls missing are missing, however they are stored.
+
+    Where levels, flags or numbers are described, a text that writes the same number as a mark stands for it too.
+    """
+    written, as_number = spec.format, spec.kind in ("num", "flag", "cat")
+    if not written.missing or spec.kind in ("pixels", "set"):
+        return private_column
+
+    def marks(private_cells: Iterable[Any]) -> NDArray[np.bool_]:
+        read = (written.is_missing(private_cell, as_number=as_number) for private_cell in private_cells)
+        return np.fromiter(read, np.bool_)
+
+    if isinstance(private_column, np.ndarray):
+        private_cells = private_column.copy()
+        private_cells[marks(private_column)] = None
+        return private_cells
+    kind = private_column.type
+    if pa.types.is_dictionary(kind):
+        private_column, kind = private_column.cast(kind.value_type), kind.value_type
+    if is_text(kind):
+        private_gone = _by_distinct_value(
+            _encoded(private_column), lambda values: marks(_scalars(values)), np.False_
+        )
+        private_column = private_column.cast(pa.large_string())
+    elif pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        private_gone = _is_one_of(private_column, written.missing_numbers)
+    else:
+        return private_column
+    nothing = pa.scalar(None, private_column.type)
+    return pc.call_function("if_else", [pa.array(private_gone), nothing, private_column])
+
+
+def _is_one_of(private_column: Any, values: Iterable[float]) -> NDArray[np.bool_]:
+    """Which cells of a column of numbers are one of a few; whole numbers are compared exactly."""
+    if not pa.types.is_integer(private_column.type):
+        return np.isin(numbers(private_column, ""), np.fromiter(values, np.float64))
+    private_whole = private_column.fill_null(0).to_numpy()
+    limits = np.iinfo(private_whole.dtype)
+    whole = [int(value) for value in values if limits.min <= value <= limits.max and value == int(value)]
+    return np.isin(private_whole, np.asarray(whole, private_whole.dtype))
+
+
+def lacking(name: str, present: Sequence[str], wanted_by: str = "the schema") -> TableError:
     """The error for a column that a table with named columns lacks."""
     meant = instead_of(name, present, [])
-    return TableError(f"The table has no column {name!r}, which the schema names{meant or '.'}")
+    return TableError(f"The table has no column {name!r}, which {wanted_by} names{meant or '.'}")
 
 
 def read_columns(
@@ -127,6 +203,7 @@ def read_columns(
             stored = private_columns[column.name].type
         if not of_any_type:
             check_stored(column, stored)
+        private_columns[column.name] = unmarked(plain(private_columns[column.name]), column)
     if isinstance(private_table, StoredTable):
         return _ColumnsOf(private_table, wanted), private_table.num_rows
     return private_columns, len(private_table) if _is_pandas(private_table) else private_table.num_rows
@@ -169,23 +246,18 @@ def level_codes(private_column: Any, spec: ColumnSpec) -> Codes:
     Raises:
         TableError: the column is stored as lists or other nested values.
     """
-    writings, written = spec.writings, spec.format
+    writings = spec.writings
     assert writings is not None
 
-    def read(private_cell: Any) -> int:
-        if isinstance(private_cell, str) and written.is_missing(private_cell):
-            return -1
-        return writings.position(private_cell)
-
     def codes_of(private_cells: Iterable[Any]) -> Codes:
-        return np.asarray([read(cell) for cell in private_cells], dtype=np.int64)
+        return np.asarray([writings.position(cell) for cell in private_cells], dtype=np.int64)
 
     if isinstance(private_column, np.ndarray):
         return codes_of(private_column)
     kind = private_column.type
     if pa.types.is_null(kind):
         return np.full(len(private_column), -1, dtype=np.int64)
-    if pa.types.is_nested(kind):
+    if cannot_be_looked_up(kind):
         raise TableError(
             f"Column {spec.name!r} is stored as {kind}: the schema says that it holds categories."
         )
@@ -218,19 +290,28 @@ def lists(private_column: Any, name: str) -> Iterator[tuple[NDArray[np.int64], N
             yield lengths, numbers(flat, name)
 
 
-def user_keys(table: Any, columns: str | Sequence[str]) -> Floats:
+def user_keys(table: Any, columns: str | Sequence[str], written: FileFormat | None = None) -> Floats:
     """One number for each user, from the column or columns that say whose record a row is, as `groups` of a fit.
 
     Several columns name a user together. NaN where a value is missing or an empty text: such a record belongs to
     nobody, and a fit counts it as nothing. Which values are equal: `data.user_keys`.
 
+    Args:
+        table: with named columns.
+        columns: those that name a user.
+        written: what stands for a missing cell, as the schema says it.
     Raises:
         TableError: no column is named, or one is stored as lists or other nested values.
     """
     names = [columns] if isinstance(columns, str) else list(columns)
     if not names:
         raise TableError("No column was named that says whose record a row is.")
-    private_columns, _ = read_columns(table, [ColumnSpec(name=name, kind="id") for name in names])
+    present = column_names(table)
+    for name in names:
+        if name not in present:
+            raise lacking(name, present, "groups")
+    specs = [ColumnSpec(name=name, kind="id", file=written) for name in names]
+    private_columns, _ = read_columns(table, specs)
     return keys.as_keys(keys.joined([_user_codes(private_columns[name], name) for name in names]))
 
 
@@ -239,7 +320,7 @@ def _user_codes(private_column: Any, name: str) -> Codes:
     if isinstance(private_column, np.ndarray):
         return keys.user_codes(private_column, len(private_column))
     kind = private_column.type
-    if pa.types.is_nested(kind):
+    if cannot_be_looked_up(kind):
         raise TableError(f"Column {name!r} is stored as {kind}: it cannot tell users apart.")
     if pa.types.is_null(kind):
         return np.full(len(private_column), -1, np.int64)
@@ -260,6 +341,11 @@ def _user_codes(private_column: Any, name: str) -> Codes:
 
 def _is_pandas(table: Any) -> bool:
     return isinstance(table, pd.DataFrame)
+
+
+def cannot_be_looked_up(kind: Any) -> bool:
+    """Whether an Arrow type is one of lists and other nested values, or one that Arrow stores as another."""
+    return pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType)
 
 
 def is_text(kind: Any) -> bool:

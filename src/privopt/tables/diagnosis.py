@@ -153,7 +153,7 @@ class _Counted:
         _note(self.unread, present)
 
     def _is_missing(self, text: str) -> bool:
-        return not text.strip() or self.spec.format.is_missing(text) or text in ("nan", "NaN")
+        return not text.strip() or text in ("nan", "NaN")
 
     def _add_lists(self, private_column: Any) -> None:
         for lengths, private_flat in lists(private_column, self.spec.name):

@@ -5,9 +5,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.errors import ArgumentError
 from privopt.tables.cells import lists
 from privopt.tables.column_spec import ColumnSpec
 from privopt.tables.dates import PARTS, part_codes
+
+# Rules for missing cells, and what a report says of each.
+MISSING_WORDS = {
+    "midpoint": "Missing cells: a number became the middle of its bounds; a record without a readable target counted "
+    "as zero.",
+    "zero": "Missing cells: a record with a missing feature, or without a readable target, counted as zero.",
+    "indicator": "Missing cells: a number became the middle of its bounds, and a further column of 0 and 1 says where; "
+    "a record without a readable target counted as zero.",
+}
 
 
 def most_of(column: ColumnSpec) -> int:
@@ -58,3 +68,13 @@ def active_indices(column: ColumnSpec, private_column: Any) -> tuple[NDArray[np.
         index = index[place < column.max_active]
         active = np.minimum(active, column.max_active)
     return active, index
+
+
+def check_missing(rule: Any) -> None:
+    """Refuse a rule for missing cells that there is not.
+
+    Raises:
+        ArgumentError: there is none of this name.
+    """
+    if rule not in MISSING_WORDS:
+        raise ArgumentError(f"missing must be 'midpoint', 'zero' or 'indicator', got {rule!r}.")

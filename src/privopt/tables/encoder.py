@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from privopt.tables.cells import column_names, lacking, level_codes, lists, read_columns
 from privopt.tables.dates import part_names
 from privopt.tables.diagnosis import Diagnosis, diagnose
-from privopt.tables.encoded_columns import active_indices, fill_parts, most_of, no_list
+from privopt.tables.encoded_columns import active_indices, check_missing, fill_parts, most_of, no_list
 from privopt.tables.schema import ColumnSpec, Schema
 from privopt.tables.values import read_values
 
@@ -260,8 +260,7 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
             raise ValueError(
                 f"numeric_range must be two finite numbers, low < high; got {self.numeric_range!r}."
             )
-        if self.missing not in ("midpoint", "zero", "indicator"):
-            raise ValueError(f"missing must be 'midpoint', 'zero' or 'indicator'; got {self.missing!r}.")
+        check_missing(self.missing)
         if self.sparse_output != "auto" and not isinstance(self.sparse_output, bool):
             raise ValueError(f"sparse_output must be True, False or 'auto'; got {self.sparse_output!r}.")
 

@@ -8,9 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
+import numpy as np
+
 from privopt.data import cells
 from privopt.tables.errors import TableError
 
+_OTHER_WORDS = {
+    "sep": "separator",
+    "delimiter": "separator",
+    "na_values": "missing",
+    "null_values": "missing",
+}
 _BLANKS = {" ": "\u00a0\u202f", "'": "\u2019"}  # signs that stand for another one between thousands
 
 
@@ -23,7 +31,8 @@ class FileFormat:
         decimal: the sign before decimals.
         thousands: the sign between groups of three digits; None for none.
         encoding: of text files; None for UTF-8, and for UTF-16 where a file begins with its mark.
-        missing: texts that stand for a missing cell, such as "NA" and ".", in all columns.
+        missing: texts that stand for a missing cell, such as "NA", "." and "-999", in all columns of all tables; one
+            that writes a number stands for that number too, however it is stored.
     """
 
     separator: str | None = None
@@ -52,7 +61,9 @@ class FileFormat:
             _check_encoding(self.encoding)
         texts: Any = self.missing
         if not isinstance(texts, tuple) or not all(isinstance(text, str) for text in cast("Any", texts)):
-            raise TableError(f"The schema's file needs a list of texts as 'missing'; got {texts!r}.")
+            raise TableError(
+                f"The schema's file needs a list of texts or whole numbers as 'missing'; got {texts!r}."
+            )
 
     @classmethod
     def from_json(cls, entry: Any) -> "FileFormat":
@@ -69,11 +80,14 @@ class FileFormat:
         given = dict(cast("Mapping[str, Any]", entry))
         unknown = [key for key in given if key not in known]
         if unknown:
-            raise TableError(
-                f"The schema's file has the unknown key {unknown[0]!r}: use {', '.join(map(repr, known))}."
-            )
+            meant = _OTHER_WORDS.get(unknown[0])
+            hint = f"it is called {meant!r} here" if meant else f"use {', '.join(map(repr, known))}"
+            raise TableError(f"The schema's file has the unknown key {unknown[0]!r}: {hint}.")
         if isinstance(given.get("missing"), list | tuple):
-            given["missing"] = tuple(given["missing"])
+            given["missing"] = tuple(
+                str(one) if isinstance(one, int) and not isinstance(one, bool) else one
+                for one in given["missing"]
+            )
         return cls(**given)
 
     def to_json(self) -> dict[str, Any]:
@@ -85,19 +99,40 @@ class FileFormat:
     @property
     def is_plain(self) -> bool:
         """Whether its numbers are written as Python writes them."""
-        return self.decimal == "." and self.thousands is None and not self.missing
+        return self.decimal == "." and self.thousands is None
 
-    def is_missing(self, private_text: str) -> bool:
-        """Whether a text stands for a missing cell."""
-        return private_text.strip() in self.missing if self.missing else False
+    @functools.cached_property
+    def missing_numbers(self) -> frozenset[float]:
+        """The numbers that stand for a missing cell; whole ones as integers."""
+        found = [
+            int(text) if cells.is_written_integer(text.strip()) else self.number(text)
+            for text in self.missing
+        ]
+        return frozenset(value for value in found if value == value)
+
+    def is_missing(self, private_cell: Any, *, as_number: bool) -> bool:
+        """Whether a cell stands for a missing one.
+
+        Args:
+            private_cell: whatever it is.
+            as_number: whether a text that writes one of the numbers does so too, such as "-999.0".
+        """
+        try:
+            if isinstance(private_cell, str):
+                if private_cell.strip() in self.missing:
+                    return True
+                if not as_number:
+                    return False
+                private_cell = self.number(private_cell)
+            return not isinstance(private_cell, bool | np.bool_) and private_cell in self.missing_numbers
+        except Exception:  # it cannot be hashed or compared, so it equals no number
+            return False
 
     def number(self, private_cell: Any) -> float:
         """One cell as a number; NaN for what is none."""
         if not isinstance(private_cell, str) or self.is_plain:
             return cells.number(private_cell)
         private_word = private_cell.strip()
-        if private_word in self.missing:
-            return math.nan
         if self.thousands is not None:
             for sign in _BLANKS.get(self.thousands, ""):
                 private_word = private_word.replace(sign, self.thousands)

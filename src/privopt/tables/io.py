@@ -180,7 +180,7 @@ def _columns_in(path: str | Path, schema: Schema, columns: Iterable[str] | None)
         if name not in present:
             raise TableError(
                 f"The table {str(file)!r} has no column {name!r}, which the schema names"
-                f"{instead_of(name, present, wanted, text=delimiter(file))}."
+                f"{instead_of(name, present, wanted, text=separator(file, schema.format))}."
             )
     if len(set(present)) < len(present):
         raise TableError(f"The table {str(file)!r} has two columns of one name.")
@@ -211,6 +211,12 @@ def delimiter(file: str | Path) -> str | None:
     return DELIMITERS.get(extension(file))
 
 
+def separator(file: str | Path, written: FileFormat) -> str | None:
+    """What stands between the cells of a text, as the schema or else the file's name says; None for Parquet."""
+    usual = delimiter(file)
+    return usual and (written.separator or usual)
+
+
 def _read_csv(file: Path, names: list[str], written: FileFormat) -> Any:
     """Those columns as text."""
     with _opened(file, written) as stream:
@@ -218,18 +224,17 @@ def _read_csv(file: Path, names: list[str], written: FileFormat) -> Any:
         return arrow_csv.read_csv(
             str(file) if is_file else pa.PythonFile(stream.stream, mode="r"),
             parse_options=arrow_csv.ParseOptions(delimiter=stream.separator, newlines_in_values=True),
-            convert_options=convert_options(names, written.missing),
+            convert_options=convert_options(names),
         )
 
 
-def convert_options(names: Sequence[str], missing: Sequence[str]) -> Any:
-    """What Arrow's reader is told: these columns as texts, and the texts that stand for missing cells."""
+def convert_options(names: Sequence[str]) -> Any:
+    """What Arrow's reader is told: these columns as texts."""
     return arrow_csv.ConvertOptions(
         check_utf8=False,  # a cell that is no UTF-8 text is read as a missing one
         include_columns=list(names),
         column_types={name: pa.string() for name in names},
-        strings_can_be_null=bool(missing),
-        null_values=list(missing),
+        strings_can_be_null=False,
     )
 
 

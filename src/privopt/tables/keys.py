@@ -9,6 +9,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from privopt.errors import ArgumentError
+from privopt.tables.cells import cannot_be_looked_up, plain, unmarked
+from privopt.tables.column_spec import ColumnSpec
 from privopt.tables.errors import TableError
 
 
@@ -94,7 +96,7 @@ def _same(kind: Any) -> str:
     return family
 
 
-def block_keys(table: Any, columns: Sequence[str]) -> NDArray[Any]:
+def block_keys(table: Any, columns: Sequence[ColumnSpec]) -> NDArray[Any]:
     """The keys of users in some columns, see `data.user_keys`: the cells themselves, not numbers of one block.
 
     Returns:
@@ -102,7 +104,7 @@ def block_keys(table: Any, columns: Sequence[str]) -> NDArray[Any]:
     Raises:
         TableError: a column is stored as lists or other nested values.
     """
-    private_columns = [_cells(table.column(name), name) for name in columns]
+    private_columns = [_cells(unmarked(plain(table.column(one.name)), one), one.name) for one in columns]
     if len(private_columns) == 1:
         return private_columns[0]
     private_keys = np.empty((table.num_rows, len(columns)), dtype=object)
@@ -116,10 +118,10 @@ def _cells(private_column: Any, name: str) -> NDArray[Any]:
     kind = private_column.type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    if pa.types.is_nested(kind):
+    if cannot_be_looked_up(kind):
         raise TableError(f"Column {name!r} is stored as {kind}: it cannot tell users apart.")
-    plain = pa.types.is_floating(kind) or (pa.types.is_integer(kind) and private_column.null_count == 0)
-    if plain and not pa.types.is_dictionary(private_column.type):
+    as_array = pa.types.is_floating(kind) or (pa.types.is_integer(kind) and private_column.null_count == 0)
+    if as_array and not pa.types.is_dictionary(private_column.type):
         return private_column.to_numpy(zero_copy_only=False)
     private_cells = np.empty(len(private_column), dtype=object)
     start = 0

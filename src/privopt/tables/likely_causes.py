@@ -138,10 +138,10 @@ def _of_numbers(spec: ColumnSpec, texts: Counter[str], cells_in_all: int) -> str
     for written in _FORMATS:
         count = _explains(texts, lambda text, written=written: not math.isnan(written.number(text)))
         if count:
-            entry = ", ".join(
-                f'"{name}": "{sign}"' for name, sign in written.to_json().items() if sign != "."
-            )
-            entry = entry or '"thousands": ","'
+            said = {
+                name: sign for name, sign in written.to_json().items() if (name, sign) != ("decimal", ".")
+            }
+            entry = ", ".join(f'"{name}": "{sign}"' for name, sign in said.items())
             what = (
                 "a decimal comma"
                 if written.decimal == "," and written.thousands is None
@@ -186,9 +186,10 @@ def _of_levels(spec: ColumnSpec, texts: Counter[str], cells_in_all: int) -> str:
         return (
             f"{_told(count, cells_in_all)} differ from a level in signs or blanks alone: correct the levels."
         )
+    which = f"{len(texts):,} texts" if len(texts) > 1 else "one text"
     return (
-        f"{_told(texts.total(), cells_in_all)} are {len(texts):,} texts that are no level: give them as levels, or "
-        "accept that they count as missing."
+        f"{_told(texts.total(), cells_in_all)} are {which} that the levels lack: add to the levels, or accept that "
+        "they count as missing."
     )
 
 
@@ -196,7 +197,10 @@ def _of_range(spec: ColumnSpec, beyond: Counter[str], cells_in_all: int) -> str:
     (_, times), total = beyond.most_common(1)[0], beyond.total()
     told = f"{_told(total, cells_in_all)} are beyond the bounds"
     if times > 0.8 * total and total > 20:
-        return f"{told}, most of them one value: it may stand for a missing one; name it, or make it missing."
+        return (
+            f"{told}, most of them one value: it may stand for a missing one; name it in the schema, "
+            '"file": {"missing": [...]}.'
+        )
     if total > _MOST * cells_in_all:
         return f"{told}: the schema may count in another unit, such as thousands or per cent."
     return f"{told}, and are moved to the nearer end."

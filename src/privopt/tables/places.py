@@ -158,9 +158,14 @@ def located(where: str | Path | Iterable[str | Path]) -> Place:
     Raises:
         TableError: there is no such file, or none; they are of several formats, or the same one twice.
     """
-    named = [where] if isinstance(where, str | Path) else list(where)
-    if not named or "" in named:
-        raise TableError("No table was given: name a file, a folder, a glob or a URI.")
+    given: Any = where
+    several = isinstance(given, Iterable) and not hasattr(given, "columns")  # which a data frame has
+    named: list[Any] = [given] if isinstance(given, str | Path) else list(given) if several else []
+    if not named or not all(isinstance(one, str | Path) and str(one) for one in named):
+        raise TableError(
+            "No table was given: name a file, a folder, a glob or a URI, or several of them in a list. A data frame is "
+            "no file: TabularEncoder(schema) encodes it for a fit."
+        )
     found = [_found(one) for one in named]
     systems = [system for system, _, _ in found]
     if any(system != systems[0] for system in systems):

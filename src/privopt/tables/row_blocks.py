@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from privopt.errors import STAYS_CHARGED, DataUnavailable
 from privopt.tables.errors import TableError
 from privopt.tables.headers import instead_of
-from privopt.tables.io import guarded
+from privopt.tables.io import guarded, separator
 from privopt.tables.keys import require_one_kind
 from privopt.tables.places import Place, StoredFile
 from privopt.tables.schema import Schema
@@ -267,8 +267,9 @@ def checked_headers(place: Place, schema: Schema, columns: Sequence[str]) -> lis
         _require_no_lists(schema, columns)
     headers = [_header(place, file, schema) for file in place.files]
     first, known = place.files[0], set(schema.names)  # other columns are not read, nor are their names told
+    text = separator(place.files[0].name, schema.format)
     for file, header in zip(place.files, headers, strict=True):
-        _require_columns(place, file, header, columns)
+        _require_columns(place, file, header, columns, text)
         lacking = [
             *(f"{file.shown!r} lacks {name!r}" for name in headers[0] if name in known - {*header}),
             *(f"{first.shown!r} lacks {name!r}" for name in header if name in known - {*headers[0]}),
@@ -311,7 +312,9 @@ def _shortened(private_chunk: Any) -> Any:
     return pa.DictionaryArray.from_arrays(indices, values)
 
 
-def _require_columns(place: Place, file: StoredFile, present: Sequence[str], wanted: Sequence[str]) -> None:
+def _require_columns(
+    place: Place, file: StoredFile, present: Sequence[str], wanted: Sequence[str], text: str | None
+) -> None:
     for name in wanted:
         if name in place.partitions:
             raise TableError(
@@ -327,7 +330,7 @@ def _require_columns(place: Place, file: StoredFile, present: Sequence[str], wan
         if name not in present:
             raise TableError(
                 f"The table {file.shown!r} has no column {name!r}, which the schema names"
-                f"{instead_of(name, present, wanted, text=place.delimiter)}."
+                f"{instead_of(name, present, wanted, text=text)}."
             )
     if len(set(present)) < len(present):
         raise TableError(f"The table {file.shown!r} has two columns of one name.")

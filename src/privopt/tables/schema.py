@@ -17,6 +17,7 @@ encoding by it cost no privacy. Its JSON form is one object:
     "file": {"separator": ";", "decimal": ",", "thousands": ".", "encoding": "cp1252", "missing": ["NA", "."]}
 """
 
+import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -125,7 +126,9 @@ class Schema:
             TableError: the schema has no such column.
         """
         if name not in self._by_name:
-            raise TableError(f"The schema has no column {name!r}: it names {listed(self.names)}.")
+            near = difflib.get_close_matches(name, self.names, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise TableError(f"The schema has no column {name!r}: it names {listed(self.names)}.{hint}")
         return self._by_name[name]
 
     @cached_property
@@ -176,8 +179,10 @@ class Schema:
             raise TableError("The schema names no target: give the column to predict.")
         column = self.column(name)
         if column.kind not in TARGET_KINDS:
+            dated = " In the place of a date store the days since a day of your choice, and describe them as a num."
             raise TableError(
                 f"The target {name!r} is of kind {column.kind!r}: only {listed(TARGET_KINDS)} can be predicted."
+                f"{dated if column.kind == 'date' else ''}"
             )
         if column.kind == "num":
             return TargetEncoding(column=name, bounds=(float(column.low), float(column.high)))
@@ -205,7 +210,9 @@ class Schema:
         entry = _one_entry(_read_json(Path(source)) if isinstance(source, str | Path) else source, name)
         unknown = [key for key in entry if key not in ENTRY_KEYS]
         if unknown:
-            raise TableError(f"The schema has the unknown key {unknown[0]!r}: use {listed(ENTRY_KEYS)}.")
+            near = difflib.get_close_matches(unknown[0], ENTRY_KEYS, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"use {listed(ENTRY_KEYS)}."
+            raise TableError(f"The schema has the unknown key {unknown[0]!r}: {hint}")
         described: Any = entry["columns"]
         if not isinstance(described, Mapping):
             raise TableError(

@@ -23,6 +23,10 @@ def check_stored(spec: ColumnSpec, kind: Any) -> None:
             not say how texts write numbers.
     """
     declared = _declared(kind)
+    if getattr(kind, "kind", None) == "c":  # of NumPy
+        raise TableError(
+            f"Column {spec.name!r} is stored as {kind}: store real and imaginary parts as two columns."
+        )
     if spec.kind == "num" and declared == "text" and spec.file is None and not spec.is_huge:
         raise TableError(
             f"Column {spec.name!r} is stored as text: the schema says that it holds numbers. Store it as numbers, or "
@@ -46,7 +50,7 @@ def _declared(kind: Any) -> Declared | None:
         if isinstance(kind, pd.StringDtype):
             return "text"
         if isinstance(kind, pd.CategoricalDtype):
-            return None
+            return _declared(getattr(kind.categories, "dtype", None))
         if pd.api.types.is_bool_dtype(kind):
             return "truth values"
         return "numbers" if pd.api.types.is_numeric_dtype(kind) else None

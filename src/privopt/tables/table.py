@@ -1,6 +1,5 @@
 """A table in files that need not fit into memory: what stands for X and y, and its records as features and targets."""
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, final
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from privopt.data.bounds import check_intercept, check_row_bound, check_storage
 from privopt.data.read_units import stated_public
-from privopt.data.record_source import Description, RecordBlock, RecordSource
+from privopt.data.record_source import Description
 from privopt.data.rows import Storage
 from privopt.data.units import UnitsNoise
 from privopt.data.user_keys import user_count
@@ -21,120 +20,16 @@ from privopt.engine.protocol import Engine
 from privopt.errors import ArgumentError
 from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, INTEGER_STORAGES, Public, Relation, Weighting
 from privopt.tables.amounts import bytes_of
+from privopt.tables.encoded_columns import MISSING_WORDS, check_missing
+from privopt.tables.encoded_records import MOST_BLOCK, EncodedRecords, KeyRecords
 from privopt.tables.encoder import TabularEncoder
 from privopt.tables.errors import TableError
-from privopt.tables.keys import block_keys, columns_of
+from privopt.tables.keys import columns_of
 from privopt.tables.places import Place, located
 from privopt.tables.row_blocks import RowBlocks, checked_headers
 from privopt.tables.schema import Schema
 from privopt.tables.targets import TargetReading, read_target
 from privopt.tables.text_blocks import TextBlock
-
-BLOCK_BYTES = 2**22  # of encoded rows at a time
-LEAST_BLOCK, MOST_BLOCK = 2**8, 2**14  # rows at a time
-
-
-@final
-class EncodedRecords(RecordSource):
-    """The records of a table as features, targets and keys of users, encoded as they are read.
-
-    Args:
-        place: the files.
-        encoder: of the features; from the schema alone.
-        target: the column to predict; None where no targets are read.
-        reading: of targets in the place of that column.
-        groups: the columns that say whose record a row is; none where a record is a unit.
-        counted: see `RowBlocks`.
-    Raises:
-        TableError: a file is damaged, lacks a column, or stores one as something that the schema rules out.
-        DataUnavailable: a file has changed since the table was opened.
-
-    Privacy:
-        Each record is encoded by itself, whatever block it is read in, see `TabularEncoder`.
-    """
-
-    def __init__(
-        self,
-        place: Place,
-        encoder: TabularEncoder,
-        *,
-        target: str | None,
-        reading: TargetReading | None = None,
-        groups: Sequence[str] = (),
-        counted: dict[str, list[TextBlock]],
-    ) -> None:
-        self.width, self.is_sparse, self.by_user = encoder.n_features_out_, encoder.is_sparse, bool(groups)
-        self.row_entries = encoder.row_entries
-        self._place, self._encoder, self._target, self._groups = place, encoder, target, tuple(groups)
-        self._schema, self._reading = Schema.from_json(encoder.schema), reading
-        columns = [block.column for block in encoder.blocks_]
-        targets = ([] if target is None else [target]) if reading is None else reading.columns
-        self._columns: list[str] = list(dict.fromkeys([*columns, *targets, *groups]))
-        cells = max(len(self._columns), self.row_entries or 0) if self.is_sparse else self.width
-        self.block_rows = min(MOST_BLOCK, max(LEAST_BLOCK, BLOCK_BYTES // (4 * cells)))
-        self._blocks = RowBlocks(place, self._schema, self._columns, most=self.block_rows, counted=counted)
-        self.rows = self._blocks.rows
-        self._blocks.require(self._encoded)  # a column of the wrong type is refused before anything is paid
-        self._blocks.require_keys(self._groups)
-
-    def blocks(self, start: int, stop: int) -> Iterator[RecordBlock]:
-        """See `RecordSource.blocks`."""
-        return map(self._encoded, self._blocks.read(start, stop))
-
-    def fingerprint(self) -> str:
-        """See `RecordSource.fingerprint`."""
-        asked = self._encoder.get_params(deep=False)
-        read = [self._schema.to_json(), self._columns, self._target, self._groups]
-        read += [] if self._reading is None else [self._reading]
-        told = f"{self._place.fingerprint()} {read!r} { {name: asked[name] for name in asked if name != 'schema'}!r}"
-        return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
-
-    def no_features(self) -> Any:
-        """The features of no record."""
-        return self._encoded(self._blocks.empty()).private_features
-
-    def _encoded(self, private_table: Any) -> RecordBlock:
-        private_targets = None
-        if self._reading is not None:
-            private_targets = self._reading(private_table)
-        elif self._target is not None:
-            private_targets = read_target(private_table, self._schema, self._target)
-        private_keys = block_keys(private_table, self._groups) if self._groups else None
-        return RecordBlock(self._encoder.transform(private_table), private_targets, private_keys)
-
-    def __repr__(self) -> str:
-        return f"EncodedRecords(<private>, d={self.width})"
-
-
-@final
-class KeyRecords(RecordSource):
-    """Whose the records of a table are, and nothing else of them.
-
-    Args:
-        place: the files.
-        blocks: of the columns that say it.
-        columns: these.
-    """
-
-    width, by_user = 1, True
-
-    def __init__(self, place: Place, blocks: RowBlocks, columns: Sequence[str]) -> None:
-        self._place, self._blocks, self._columns = place, blocks, columns
-        self.rows = blocks.rows
-        blocks.require_keys(columns)
-
-    def blocks(self, start: int, stop: int) -> Iterator[RecordBlock]:
-        """See `RecordSource.blocks`."""
-        for private_table in self._blocks.read(start, stop):
-            nothing = np.zeros((private_table.num_rows, 1), np.float32)
-            yield RecordBlock(nothing, None, block_keys(private_table, self._columns))
-
-    def fingerprint(self) -> str:
-        """See `RecordSource.fingerprint`."""
-        return hashlib.sha256(f"{self._place.fingerprint()} {self._columns!r}".encode()).hexdigest()
-
-    def __repr__(self) -> str:
-        return "KeyRecords(<private>)"
 
 
 @final
@@ -145,6 +40,7 @@ class Table:
         schema: what is public about its columns.
         target: the column to predict; None for none.
         n: the public number of units; None where an estimator says it, or the table's own number is public.
+        missing: what a missing cell becomes, where an estimator does not say it.
         placement: where its records are kept during a run.
     """
 
@@ -158,8 +54,10 @@ class Table:
         features: Sequence[str] | None = None,
         exclude: Sequence[str] = (),
         n: int | None = None,
+        missing: str = "midpoint",
     ) -> None:
         self.schema, self.target, self.n, self.placement = schema, target, n, placement
+        self.missing = missing
         self._place, self._features, self._exclude = place, features, tuple(exclude)
         self._users: dict[tuple[str, ...], int] = {}
         self._counted: dict[str, list[TextBlock]] = {}
@@ -174,6 +72,7 @@ class Table:
         features: Sequence[str] | None = None,
         exclude: Sequence[str] = (),
         n: Any = None,
+        missing: str = "midpoint",
         engine: PlaceName = "auto",
         memory: int | str | None = None,
         spool: str | Path | None = None,
@@ -193,6 +92,7 @@ class Table:
             features: columns to learn from; default: all that the schema allows.
             exclude: columns to leave out.
             n: public number of units, see `PrivateLinearModel`; one that an estimator is given comes first.
+            missing: what a missing cell becomes, see `TabularEncoder`; an estimator may say it instead.
             engine: where rows are kept: "memory", "stream", "ray", or "auto": memory, or a spool on a local disk
                 where they would exceed their share of it.
             memory: bytes that rows may take in this process, or a text such as "8GB".
@@ -212,6 +112,7 @@ class Table:
             target = described.column(target).name
         if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
             raise ArgumentError(f"n must be a whole number of units of at least 1, got {n!r}.")
+        check_missing(missing)
         placement = Placement(
             engine=engine,
             memory=bytes_of(memory),
@@ -231,13 +132,28 @@ class Table:
             features=features,
             exclude=exclude,
             n=n,
+            missing=missing,
             placement=placement,
         )
+
+    @property
+    def is_text(self) -> bool:
+        """Whether its files are texts, whose cells have no types."""
+        return self._place.delimiter is not None
 
     @property
     def size(self) -> int:
         """Bytes of its files together."""
         return self._place.size
+
+    @property
+    def declared(self) -> tuple[str, ...]:
+        """What a run on it takes for public, in sentences of its report."""
+        schema = (
+            f"Schema, given by the user: the kinds and bounds or levels of {len(self.schema.columns):,} columns. By "
+            "it rows were encoded, and from it follows how long one can be."
+        )
+        return schema, MISSING_WORDS[self.missing]
 
     @property
     def names(self) -> list[str]:
@@ -271,6 +187,7 @@ class Table:
             "target": self.target,
             "features": None if self._features is None else list(self._features),
             "excluded columns": list(self._exclude),
+            "missing cells": self.missing,
             "groups": [name for name in listed if isinstance(name, str)],
         }
 
@@ -300,8 +217,11 @@ class Table:
         """How many rows it has: public under replace-one only, private under add-or-remove-one."""
         return self.columns([]).rows
 
-    def encoder(self, groups: str | Sequence[str] | None = None, missing: str = "midpoint") -> TabularEncoder:
+    def encoder(
+        self, groups: str | Sequence[str] | None = None, missing: str | None = None
+    ) -> TabularEncoder:
         """What turns its rows into features: from the schema alone, without the columns that name users."""
+        missing = self.missing if missing is None else missing
         exclude = [*self._exclude, *columns_of(groups)]
         asked: dict[str, Any] = {"target": self.target, "missing": missing}
         if self._features is not None:
@@ -422,7 +342,7 @@ class Table:
     def key_records(self, groups: str | Sequence[str]) -> KeyRecords:
         """Whose its records are, by the columns that say it."""
         names = columns_of(groups)
-        return KeyRecords(self._place, self.columns(names), names)
+        return KeyRecords(self._place, self.columns(names), [self.schema.column(name) for name in names])
 
     def user_count(self, groups: str | Sequence[str]) -> int:
         """How many users its keys name: public under replace-one only, private under add-or-remove-one."""

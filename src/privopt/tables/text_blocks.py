@@ -93,7 +93,6 @@ def read_text(
                 names,
                 wanted,
                 first=block.start == 0,
-                missing=() if as_texts else written.missing,
             )
             private_columns = [
                 private_table.column(name)
@@ -191,7 +190,6 @@ def _parsed(
     wanted: Sequence[str],
     *,
     first: bool,
-    missing: Sequence[str] = (),
 ) -> Any:
     """Some columns of a piece of text, as texts."""
     if not first and not private_text.strip(b"\r\n"):
@@ -202,5 +200,5 @@ def _parsed(
             column_names=None if first else list(names), block_size=max(len(private_text), MOST_HEADER)
         ),
         parse_options=arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
-        convert_options=convert_options(wanted, missing),
+        convert_options=convert_options(wanted),
     )

@@ -8,7 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from privopt.data import cells
-from privopt.tables.cells import by_text, each, is_text, numbers
+from privopt.tables.cells import by_text, each, is_text, numbers, unmarked
 from privopt.tables.column_spec import ColumnSpec
 from privopt.tables.dates import day_number
 from privopt.tables.errors import TableError
@@ -65,6 +65,7 @@ def is_stored_as_truth(private_column: Any) -> bool:
 
 def loaded(private_column: Any, spec: ColumnSpec) -> Any:
     """A column of texts as it is kept in memory: numbers and flags as such, where a cell that is none is null."""
+    private_column = unmarked(private_column, spec)
     if spec.kind not in ("num", "flag") or spec.is_huge:
         return private_column
     private_values = read_values(private_column, spec)
@@ -75,11 +76,9 @@ def loaded(private_column: Any, spec: ColumnSpec) -> Any:
 
 def _flags(private_column: Any, spec: ColumnSpec) -> Floats:
     """Every cell of a flag as 0 or 1."""
-    kind, written = getattr(private_column, "type", None), spec.format
+    kind = getattr(private_column, "type", None)
 
     def read(private_cell: Any) -> float:
-        if isinstance(private_cell, str) and written.is_missing(private_cell):
-            return math.nan
         return cells.flag(private_cell, spec.writings)
 
     if kind is None:
@@ -97,21 +96,15 @@ def _flags(private_column: Any, spec: ColumnSpec) -> Floats:
 
 def _days(private_column: Any, spec: ColumnSpec) -> Floats:
     """Every cell of a date in days, see `day_number`."""
-    kind, written = getattr(private_column, "type", None), spec.format
-
-    def read(private_cell: Any) -> float:
-        if isinstance(private_cell, str) and written.is_missing(private_cell):
-            return math.nan
-        return day_number(private_cell)
-
+    kind = getattr(private_column, "type", None)
     if kind is None:
-        return each(private_column, read)
+        return each(private_column, day_number)
     if pa.types.is_null(kind):
         return np.full(len(private_column), np.nan)
     if pa.types.is_dictionary(kind):
         return _days(private_column.cast(kind.value_type), spec)
     if is_text(kind):
-        return by_text(private_column, read)
+        return by_text(private_column, day_number)
     if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
         raise TableError(
             f"Column {spec.name!r} is stored as {kind}: the schema says that it holds dates. Store it as dates, "

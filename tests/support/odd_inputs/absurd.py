@@ -1,8 +1,8 @@
 """A child process that is given absurd files and command lines within limits of memory and time, and says what it did.
 
-Run as `python -m tests.support.absurd_inputs FOLDER [full]`: it makes the files in FOLDER, runs every command line in
-one process, and writes a JSON list: name, exit code, what went to stderr, seconds of CPU, and what new files there are.
-What is unpacked may grow to 64 MiB, or with `full` as far as for users.
+Run as `python -m tests.support.odd_inputs.absurd FOLDER [full]`: it makes the files in FOLDER, runs every command line
+in one process, and writes a JSON list: name, exit code, what went to stderr, seconds of CPU, and what new files there
+are. What is unpacked may grow to 64 MiB, or with `full` as far as for users.
 """
 
 import contextlib

@@ -145,6 +145,7 @@ BOUNDS: dict[str, tuple[Any, str | Done]] = {
     "one number": (5, "got int that is none"),
     "a frame": (FRAME, "got DataFrame that is none"),
     "no end": ([(0, 110), (0, None)], "got list that is none"),
+    "an end of 400 digits": ([(0, 110), (0, 10**400)], "got list that is none"),
     "turned round": ([(110, 0), (0, 1e5)], "must be finite with low <= high"),
     "an infinite end": ([(0, 110), (0, math.inf)], "must be finite with low <= high"),
     "nothing can be learned": ([(1, 1), (2, 2)], "must have low < high for at least one feature"),
@@ -215,8 +216,8 @@ NAMES: dict[str, tuple[Any, str | Done]] = {
     "the name of a file": (lambda: ("table.csv", FRAME), "X is a text.*Table.open"),
     "the path of a file": (lambda: (Path("table.csv"), FRAME), "X is a text.*Table.open"),
     "rows of several lengths": (
-        lambda: ([[1.0, 2.0], [1.0]] * 30, FRAME),
-        "rows of X have different numbers",
+        lambda: ([[1.0, 2.0], [1.0]] * 30, X),  # a short row counts as missing
+        done(None),
     ),
     "one row": (lambda: (X[0], FRAME), "Expected 2D array, got 1D array"),
     "a number": (lambda: (7, FRAME), "Expected 2D array, got 0D array"),
@@ -257,6 +258,11 @@ OPTIONS: dict[str, tuple[dict[str, Any], str | Done]] = {
     "a text as switch": ({"fit_intercept": "yes"}, "fit_intercept must be True or False"),
     "a solver that does not exist": ({"solver": "adam"}, "adam"),
     "both kinds of bounds": ({"loose_bounds": (-1, 1)}, "bounds and loose_bounds were both given"),
+    "an epsilon of 400 digits": ({"epsilon": 10**400}, "epsilon is larger than any number"),
+    "a delta of 400 digits": ({"delta": 10**400}, "delta is larger than any number"),
+    "an n of 400 digits": ({"n": 10**400}, "n = 1.* lies between 60 and twice that|n must be at most"),
+    "an alpha of 400 digits": ({"alpha": 10**400}, "alpha is larger than any number"),
+    "a row bound of 400 digits": ({"row_bound": 10**400}, "row_bound is larger than any number"),
     "a very small epsilon": ({"epsilon": 1e-4}, done(ROWS)),
 }
 
@@ -299,6 +305,15 @@ KEYS: dict[str, tuple[Any, str | Done]] = {
     "capital letters": ([f"{'A' if place % 3 else 'a'}{one}" for place, one in enumerate(_PERSON)], done(40)),
     "lists as keys": ([[int(one)] for one in _PERSON], done(20)),
     "sets, which cannot be hashed": ([{int(one)} for one in _PERSON], "groups|users|units"),
+    "a mask": (np.ma.array(_PERSON, mask=_PERSON % 2), done(10)),
+    "a mask of texts": (np.ma.array(_PERSON.astype(str), mask=_PERSON % 2), done(10)),
+    "the name of a column": ("user", "groups is a text: give one user key for each row"),
+    "as many letters as rows": ("u" * ROWS, "groups is a text"),
+    "a dictionary": ({"user": _PERSON}, "groups is a dictionary"),
+    "UUIDs of Arrow": (
+        pa.chunked_array([pa.array([uuid.UUID(int=int(one)).bytes for one in _PERSON], pa.uuid())]),
+        done(20),
+    ),
     "all missing": ([None] * ROWS, "groups|users|units"),
     "one user": ([1] * ROWS, "at least 2"),
     "too few keys": (_PERSON[:-1], "one user key for each row"),
@@ -306,3 +321,4 @@ KEYS: dict[str, tuple[Any, str | Done]] = {
     "no columns": (np.zeros((ROWS, 0)), "one user key for each row"),
     "a deep array": (np.zeros((ROWS, 2, 2)), "one user key for each row"),
 }
+KINDS = {"bounds": BOUNDS, "names of columns": NAMES, "options": OPTIONS, "users' keys": KEYS}

@@ -1,130 +1,20 @@
-"""Odd inputs as users have them: what is given, what becomes of it, and what it costs.
+"""Odd columns: flags, numbers as text, categories, dates, labels, frames and names, and what each cell is read as."""
 
-Each case says what is right: the values that are read, None for a cell that counts as missing, or the words of a
-refusal. An outcome that is neither is silently wrong: `outcome_of` says so, and tests hold their number to 0. A cell
-that counts as missing must be counted by `privopt check` as well. Cells that no loader should have to meet are in
-`odd_cells`, files and command lines that attack one in `absurd_inputs`.
-"""
-
-import codecs
 import datetime
 import decimal
-import gzip
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
-from tests.support.odd_cells import ODD
-
-from privopt.data import cells
-from privopt.tables import Schema, TableError, TabularEncoder
-from privopt.tables.diagnosis import diagnose
-from privopt.tables.row_blocks import RowBlocks
-from privopt.tables.table import Table
+from tests.support.odd_inputs.cells import ODD
 
 LOW, HIGH = -1e4, 1e4
 NUMBER = {"kind": "num", "low": LOW, "high": HIGH}
 FLAG = {"kind": "flag"}
 LEVELS = ["male", "female", "Caf\u00e9", "1", "2", "-3", "2.5", "A", "a"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class OddInput:
-    """One input.
-
-    Attributes:
-        kind: of oddity.
-        name: what is odd.
-        right: the values that are read, None for a missing one; or the words of the refusal.
-        entry: how the schema describes the column `v`.
-        file: what the schema says of files.
-        made: makes the table: a frame, or a file in a folder.
-        classes: of labels, which are given to an estimator without a schema.
-    """
-
-    kind: str
-    name: str
-    right: list[Any] | str
-    entry: dict[str, Any] = field(default_factory=dict[str, Any])
-    file: dict[str, Any] | None = None
-    made: Callable[[Path], Any]
-    classes: tuple[Any, ...] | None = None
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        """With the column `v`, and what is said of files."""
-        described: dict[str, Any] = {"columns": {"v": self.entry}}
-        return described if self.file is None else {**described, "file": self.file}
-
-
-def read_of(case: OddInput, folder: Path) -> list[Any]:
-    """What becomes of the cells, None for a missing one.
-
-    Raises:
-        TableError, TypeError: the input is refused.
-    """
-    made = case.made(folder)
-    if case.classes is not None:
-        codes = cells.label_codes(cells.targets(made, labels=True), list(case.classes))
-        return [case.classes[code] if code >= 0 else None for code in codes]
-    encoder = TabularEncoder(case.schema, missing="indicator", sparse_output=False)
-    if isinstance(made, Path):
-        features = np.concatenate(list(Table.open(made, case.schema).features(encoder)))
-    else:
-        features = np.asarray(encoder.transform(made))
-    missing = features[:, -1] == 1
-    if case.entry["kind"] == "cat":
-        values = [case.entry["levels"][code] for code in np.argmax(features[:, :-1], axis=1)]
-    elif case.entry["kind"] == "flag":
-        values = [int(value) for value in features[:, 0]]
-    else:
-        low, high = Schema.from_json(case.schema).column("v").limits
-        values = (low + (features[:, 0].astype(float) + 1) / 2 * (high - low)).tolist()
-    return [None if gone else value for gone, value in zip(missing, values, strict=True)]
-
-
-def counted(case: OddInput, folder: Path) -> int:
-    """How many cells a diagnosis finds to be missing, unreadable or unknown."""
-    made, schema = case.made(folder), Schema.from_json(case.schema)
-    if isinstance(made, Path):
-        place = Table.open(made, schema)._place
-        blocks = RowBlocks(place, schema, ["v"], most=100, counted={}, as_texts=True)
-        tables = [blocks.empty(), *blocks.read(0, blocks.rows)]
-    else:
-        tables = [made]
-    found = diagnose(tables, schema.columns).columns[0]
-    return found.missing + found.unreadable + found.unknown
-
-
-def outcome_of(case: OddInput, folder: Path) -> str:
-    """What became of an input: "read", "missing" (cells that a diagnosis counts), "refused" or "silently wrong"."""
-    try:
-        found = read_of(case, folder)
-    except (TableError, TypeError) as error:
-        return (
-            "refused"
-            if isinstance(case.right, str) and case.right in str(error)
-            else f"silently wrong: {error}"
-        )
-    if isinstance(case.right, str) or len(found) != len(case.right):
-        return f"silently wrong: {found}"
-    for value, right in zip(found, case.right, strict=True):
-        same = value is right or value == right
-        if not same and isinstance(right, float) and value is not None:
-            same = math.isclose(value, right, rel_tol=0, abs_tol=0.003)
-        if not same:
-            return f"silently wrong: {found}"
-    gone = sum(right is None for right in case.right)
-    if case.classes is None and counted(case, folder) != gone:
-        return f"silently wrong: a diagnosis counts {counted(case, folder)} cells, not {gone}"
-    return "missing" if gone else "read"
-
 
 # ---- flags ---------------------------------------------------------------------------------------
 
@@ -199,6 +89,61 @@ NUMBERS: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     "two points": (PLAIN, ["1.2.3", "1"], [None, 1.0]),
     "other digits": (PLAIN, ["\u0663", "3"], [3.0, 3.0]),
     "marks that are said": ({"missing": ["-99", "."]}, ["-99", ".", "1"], [None, None, 1.0]),
+}
+MARK = {"missing": ["-99", "NA"]}
+MARKED: dict[str, tuple[dict[str, Any], dict[str, Any], Callable[[], Any], list[Any]]] = {
+    "whole numbers": (NUMBER, MARK, lambda: pd.DataFrame({"v": [-99, 1]}), [None, 1.0]),
+    "floats": (NUMBER, MARK, lambda: pd.DataFrame({"v": [-99.0, 1.5, math.nan]}), [None, 1.5, None]),
+    "bytes": (NUMBER, MARK, lambda: pa.table({"v": pa.array([-99, 1], pa.int8())}), [None, 1.0]),
+    "numbers that cannot be it": (NUMBER, MARK, lambda: pa.table({"v": pa.array([1], pa.uint8())}), [1.0]),
+    "decimals": (
+        NUMBER,
+        MARK,
+        lambda: pa.table({"v": [decimal.Decimal("-99.0"), decimal.Decimal(1)]}),
+        [None, 1.0],
+    ),
+    "half floats": (NUMBER, MARK, lambda: pa.table({"v": pa.array(np.array([-99, 1], "f2"))}), [None, 1.0]),
+    "objects": (
+        NUMBER,
+        MARK,
+        lambda: pd.DataFrame(
+            {"v": pd.Series([-99, "-99.0", "NA", 1, ODD["an object that fails"]], dtype=object)}
+        ),
+        [None, None, None, 1.0, None],
+    ),
+    "a dictionary": (
+        NUMBER,
+        MARK,
+        lambda: pa.table({"v": pa.array([-99, 1]).dictionary_encode()}),
+        [None, 1.0],
+    ),
+    "texts": (NUMBER, MARK, lambda: pa.table({"v": ["-99.0", " NA ", "1"]}), [None, None, 1.0]),
+    "a decimal comma": (
+        NUMBER,
+        {"decimal": ",", "missing": ["-99,5"]},
+        lambda: pa.table({"v": ["-99,50", "1,5"]}),
+        [None, 1.5],
+    ),
+    "a level": (
+        {"kind": "cat", "levels": ["1", "9"]},
+        {"missing": [9]},
+        lambda: pd.DataFrame({"v": [1, 9]}),
+        ["1", None],
+    ),
+    "a level as text": (
+        {"kind": "cat", "levels": ["1", "9"]},
+        {"missing": [9]},
+        lambda: pd.DataFrame({"v": ["1", "9.0"]}),
+        ["1", None],
+    ),
+    "a flag": (FLAG, {"missing": ["0"]}, lambda: pd.DataFrame({"v": [1, 0]}), [1, None]),
+    "truth values": (FLAG, {"missing": ["0"]}, lambda: pd.DataFrame({"v": [True, False]}), [1, 0]),
+    "a date": (
+        {"kind": "date", "low": "2000-01-01", "high": "2030-01-01"},
+        {"missing": ["2001-01-01"]},
+        lambda: pa.table({"v": ["2001-01-01"]}),
+        [None],
+    ),
 }
 # ---- categories ----------------------------------------------------------------------------------
 
@@ -306,6 +251,21 @@ LABELS: dict[str, tuple[tuple[Any, ...], Any, list[Any]]] = {
 # ---- frames --------------------------------------------------------------------------------------
 
 HALF = [1.5, None, -2.0]
+AB = {"kind": "cat", "levels": ["a", "b"]}
+
+
+def _polars(values: list[Any], kind: str | None = None) -> Any:
+    import polars
+
+    return polars.DataFrame(
+        {"v": polars.Series(values, dtype=None if kind is None else getattr(polars, kind))}
+    )
+
+
+def _in_arrow(values: list[Any], kind: Any) -> pd.DataFrame:
+    return pd.DataFrame({"v": pd.array(values, dtype=pd.ArrowDtype(kind))})
+
+
 FRAMES: dict[str, tuple[dict[str, Any], Callable[[], Any], list[Any] | str]] = {
     "floats": (NUMBER, lambda: pd.DataFrame({"v": HALF}), HALF),
     "nullable": (NUMBER, lambda: pd.DataFrame({"v": pd.array(HALF, dtype="Float32")}), HALF),
@@ -392,6 +352,52 @@ FRAMES: dict[str, tuple[dict[str, Any], Callable[[], Any], list[Any] | str]] = {
     "a list of rows": (NUMBER, lambda: [[1.0]], "named columns"),
     "an array": (NUMBER, lambda: np.ones((2, 1)), "named columns"),
     "a dictionary": (NUMBER, lambda: {"v": [1.0]}, "named columns"),
+    "complex numbers": (NUMBER, lambda: pd.DataFrame({"v": [1 + 2j]}), "'v' is stored as complex128"),
+    "a category of numbers where words are declared": (
+        AB,
+        lambda: pd.DataFrame({"v": pd.Categorical([0, 1])}),
+        "none of its levels is one",
+    ),
+    "months": (
+        DATE,
+        lambda: pd.DataFrame({"v": pd.period_range("2020-03", periods=2, freq="M")}),
+        "holds dates",
+    ),
+    "sparse numbers": (NUMBER, lambda: pd.DataFrame({"v": pd.arrays.SparseArray([0, 1.5])}), [0.0, 1.5]),
+    "numbers of Arrow in pandas": (NUMBER, lambda: _in_arrow(HALF, pa.float64()), HALF),
+    "texts of Arrow in pandas": (AB, lambda: _in_arrow(["b", None], pa.string_view()), ["b", None]),
+    "dates of Arrow in pandas": (DATE, lambda: _in_arrow([int(DAY), None], pa.date32()), [DAY, None]),
+    "identifiers as a category": (
+        AB,
+        lambda: pa.table({"v": pa.array([b"0" * 16], pa.uuid())}),
+        [None],
+    ),
+    "runs": (NUMBER, lambda: pa.table({"v": pa.RunEndEncodedArray.from_arrays([2], [1.5])}), "holds numbers"),
+    "a series": (NUMBER, lambda: pd.Series([1.0], name="v"), "give a frame of named columns"),
+    "numbers of Polars": (NUMBER, lambda: _polars(HALF), HALF),
+    "small numbers of Polars": (NUMBER, lambda: _polars([1, None], "UInt8"), [1.0, None]),
+    "decimals of Polars": (NUMBER, lambda: _polars([decimal.Decimal("1.5"), None]), [1.5, None]),
+    "nothing but nulls of Polars": (NUMBER, lambda: _polars([None, None]), [None, None]),
+    "text of Polars where a number is declared": (NUMBER, lambda: _polars(["1"]), "'v' is stored as text"),
+    "lists of Polars": (NUMBER, lambda: _polars([[1.0]]), "holds numbers"),
+    "objects of Polars": (NUMBER, lambda: _polars([1, "a"], "Object"), "holds numbers"),
+    "numbers of 128 bits of Polars": (
+        NUMBER,
+        lambda: _polars([1], "Int128"),
+        "of types that Arrow has",
+    ),
+    "texts of Polars": (AB, lambda: _polars(["b", None, "c"]), ["b", None, None]),
+    "categories of Polars": (AB, lambda: _polars(["b", None, "c"], "Categorical"), ["b", None, None]),
+    "yes and no as categories of Polars": (
+        FLAG,
+        lambda: _polars(["yes", None, "no"], "Categorical"),
+        [1, None, 0],
+    ),
+    "truth values of Polars": (FLAG, lambda: _polars([True, None, False]), [1, None, 0]),
+    "dates of Polars": (DATE, lambda: _polars([datetime.date(2020, 3, 1), None]), [DAY, None]),
+    "dates as categories of Polars": (DATE, lambda: _polars(["2020-03-01", "x"], "Categorical"), [DAY, None]),
+    "times of the day of Polars": (DATE, lambda: _polars([datetime.time(5)]), "holds dates"),
+    "a lazy frame of Polars": (NUMBER, lambda: _polars(HALF).lazy(), "whose rows are not there yet"),
     "an index that is no range": (NUMBER, lambda: pd.DataFrame({"v": [1.0, 2.0]}, index=[7, 7]), [1.0, 2.0]),
 }
 # ---- names of columns ----------------------------------------------------------------------------
@@ -423,135 +429,3 @@ NAMES: dict[str, tuple[list[Any], str]] = {
     "a unit": (["v (kg)"], "no column 'v'"),
     "in another column": (["w", "V"], "did you mean 'V'"),
 }
-
-
-# ---- files ---------------------------------------------------------------------------------------
-
-
-def text(content: str, encoding: str = "utf-8", name: str = "t.csv") -> Callable[[Path], Path]:
-    """A text file."""
-
-    def made(folder: Path) -> Path:
-        data = content.encode(encoding)
-        (folder / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-        return folder / name
-
-    return made
-
-
-def raw(content: bytes, name: str = "t.csv") -> Callable[[Path], Path]:
-    """A file of these bytes."""
-
-    def made(folder: Path) -> Path:
-        (folder / name).write_bytes(content)
-        return folder / name
-
-    return made
-
-
-def parquet(values: Any) -> Callable[[Path], Path]:
-    """A Parquet file of one column."""
-
-    def made(folder: Path) -> Path:
-        pq.write_table(pa.table({"v": values}), folder / "t.parquet")
-        return folder / "t.parquet"
-
-    return made
-
-
-CAFE = {"kind": "cat", "levels": ["caf\u00e9", "bar"]}
-ROWS = "v,w\n1.5,caf\u00e9\n-2,bar\n"
-FILES: dict[str, tuple[dict[str, Any], dict[str, Any] | None, Callable[[Path], Path], list[Any] | str]] = {
-    "plain": (NUMBER, None, text(ROWS), [1.5, -2.0]),
-    "no end of the last line": (NUMBER, None, text("v\n1.5"), [1.5]),
-    "lines of Windows": (NUMBER, None, text("v,w\r\n1.5,a\r\n-2,b\r\n"), [1.5, -2.0]),
-    "packed": (NUMBER, None, text(ROWS, name="t.csv.gz"), [1.5, -2.0]),
-    "tabs": (NUMBER, None, text(ROWS.replace(",", "\t"), name="t.tsv"), [1.5, -2.0]),
-    "a byte-order mark": (NUMBER, None, text(ROWS, "utf-8-sig"), [1.5, -2.0]),
-    "a byte-order mark, packed": (NUMBER, None, text(ROWS, "utf-8-sig", "t.csv.gz"), [1.5, -2.0]),
-    "UTF-16": (NUMBER, None, text(ROWS, "utf-16"), [1.5, -2.0]),
-    "UTF-16, the other way round": (
-        NUMBER,
-        None,
-        raw(codecs.BOM_UTF16_BE + ROWS.encode("utf-16-be")),
-        [1.5, -2.0],
-    ),
-    "UTF-16 without a mark, said": (NUMBER, {"encoding": "utf-16-le"}, text(ROWS, "utf-16-le"), [1.5, -2.0]),
-    "UTF-16, packed": (NUMBER, None, text(ROWS, "utf-16", "t.csv.gz"), [1.5, -2.0]),
-    "UTF-16 of Excel": (NUMBER, {"separator": "\t"}, text(ROWS.replace(",", "\t"), "utf-16"), [1.5, -2.0]),
-    "a line that names the separator": (NUMBER, None, text("sep=;\n" + ROWS.replace(",", ";")), [1.5, -2.0]),
-    "such a line in capitals": (NUMBER, None, text('"SEP=|"\r\n' + ROWS.replace(",", "|")), [1.5, -2.0]),
-    "such a line behind a mark": (NUMBER, None, text("sep=,\r\n" + ROWS, "utf-8-sig"), [1.5, -2.0]),
-    "semicolons that are not said": (NUMBER, None, text(ROWS.replace(",", ";")), "has semicolons between"),
-    "semicolons": (NUMBER, {"separator": ";"}, text(ROWS.replace(",", ";")), [1.5, -2.0]),
-    "tabs in a .csv": (NUMBER, None, text(ROWS.replace(",", "\t")), "has tabs between"),
-    "bars": (NUMBER, {"separator": "|"}, text(ROWS.replace(",", "|")), [1.5, -2.0]),
-    "another header": (NUMBER, None, text("V,w\n1,a\n"), "did you mean 'V'"),
-    "no header": (NUMBER, None, text("1.5,a\n2,b\n"), "first line must be the names"),
-    "empty": (NUMBER, None, text(""), "it is empty"),
-    "a header alone": (NUMBER, None, text("v,w\n"), []),
-    "European": (
-        NUMBER,
-        {"separator": ";", "decimal": ",", "thousands": "."},
-        text("v;w\n1.234,5;a\n-2;b\n"),
-        [1234.5, -2.0],
-    ),
-    "a comma in quotes": (NUMBER, {"decimal": ","}, text('v,w\n"1,5",a\n'), [1.5]),
-    "marks of what is missing": (NUMBER, {"missing": ["-99"]}, text("v\n-99\n1\n"), [None, 1.0]),
-    "Western Windows": (
-        CAFE,
-        {"encoding": "cp1252"},
-        text("v\ncaf\u00e9\nbar\n", "cp1252"),
-        ["caf\u00e9", "bar"],
-    ),
-    "Latin-1 that is not said": (CAFE, None, text("v\ncaf\u00e9\nbar\n", "latin-1"), [None, "bar"]),
-    "Latin-1 in the header": (CAFE, None, text("caf\u00e9,v\n1,bar\n", "latin-1"), "encoding"),
-    "a line in quotes": (CAFE, None, text('v,w\n"bar","a\nb"\n"caf\u00e9",x\n'), ["bar", "caf\u00e9"]),
-    "too few cells": (NUMBER, None, text("v,w\n1\n"), "as many cells in every row"),
-    "numbers as text in Parquet": (NUMBER, None, parquet(["1.5", "2"]), "'v' is stored as text"),
-    "numbers as text in Parquet, said": (NUMBER, {"decimal": ","}, parquet(["1,5", "2"]), [1.5, 2.0]),
-    "yes and no in Parquet": (FLAG, None, parquet(["yes", "no", None]), [1, 0, None]),
-    "truth values in Parquet": (FLAG, None, parquet([True, None, False]), [1, None, 0]),
-    "words where numbers are stored": (CAFE, None, parquet([1, 2]), "none of its levels is one"),
-}
-
-
-def _frame(values: list[Any]) -> Callable[[Path], Any]:
-    return lambda folder: pd.DataFrame(
-        {"v": pd.Series(np.fromiter(values, dtype=object, count=len(values)), dtype=object)}
-    )
-
-
-def _named(names: list[Any]) -> Callable[[Path], Any]:
-    return lambda folder: pd.DataFrame(np.ones((2, len(names))), columns=pd.Index(names, tupleize_cols=False))
-
-
-def odd_inputs() -> Iterator[OddInput]:
-    """All of them."""
-    for name, (spelt, values, right) in FLAGS.items():
-        yield OddInput(kind="flags", name=name, right=right, entry={**FLAG, **spelt}, made=_frame(values))
-    for name, (file, values, right) in NUMBERS.items():
-        given = {"entry": NUMBER, "file": file, "right": right}
-        yield OddInput(kind="numbers as text", name=name, made=_frame(values), **given)
-    for name, (values, right) in CATEGORIES.items():
-        entry = {"kind": "cat", "levels": LEVELS}
-        yield OddInput(kind="categories", name=name, right=right, entry=entry, made=_frame(values))
-    for name, (values, right) in DATES.items():
-        yield OddInput(kind="dates", name=name, right=right, entry=DATE, made=_frame(values))
-    for name, (classes, values, right) in LABELS.items():
-        made = lambda folder, values=values: values  # noqa: E731
-        yield OddInput(kind="labels", name=name, right=right, made=made, classes=classes)
-    for name, cell in ODD.items():
-        for kind, entry in (("num", NUMBER), ("flag", FLAG)):
-            given = {"right": [None, 1.0 if kind == "num" else 1], "entry": entry, "made": _frame([cell, 1])}
-            yield OddInput(kind="missing cells", name=f"{name} ({kind})", **given)
-    for name, (entry, made, right) in FRAMES.items():
-        given = {"right": right, "entry": entry, "made": lambda folder, made=made: made()}
-        yield OddInput(kind="frames", name=name, **given)
-    for name, (names, words) in NAMES.items():
-        yield OddInput(kind="names of columns", name=name, right=words, entry=NUMBER, made=_named(names))
-    for name, (entry, file, made, right) in FILES.items():
-        yield OddInput(kind="files", name=name, right=right, entry=entry, file=file, made=made)
-
-
-CASES = {f"{case.kind}: {case.name}": case for case in odd_inputs()}
