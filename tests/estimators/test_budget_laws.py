@@ -22,6 +22,7 @@ from sklearn.linear_model import Ridge as PlainRidge
 from tests.support.turns import but_later
 
 from privopt import (
+    FairClassifier,
     HuberRegressor,
     LassoClassifier,
     LassoRegressor,
@@ -129,6 +130,32 @@ def own_loss(params: Any, features: Any, target: Any) -> Any:
     return jnp.logaddexp(0.0, -target * (features @ params))
 
 
+def group_of(rows: int) -> np.ndarray:
+    """Three groups, of exactly the shares that are declared."""
+    return np.repeat([0, 1, 2], [6, 3, 1])[np.arange(rows) % 10]
+
+
+def two_by_group(scores: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Two classes that depend on the score in each group in another way."""
+    return two(np.array([1.0, -0.5, 0.3])[group_of(len(scores))] * scores, generator)
+
+
+class Worst:
+    """The classifier for the worst group, as an estimator of two classes."""
+
+    def __init__(self, **given: Any) -> None:
+        groups = {"sensitive_values": [0, 1, 2], "shares": [0.6, 0.3, 0.1]}
+        self.model = FairClassifier(**TWO, **SCALED, **groups, **given)
+
+    def fit(self, features: np.ndarray, targets: np.ndarray) -> FairClassifier:
+        return self.model.fit(features, targets, sensitive_features=group_of(len(targets)))
+
+
+def worst_log_loss(model: Any, table: Table) -> float:
+    found = model.predict_proba(table.test_features)[np.arange(TESTED), table.test_targets]
+    return float(max(-np.mean(np.log(found[group_of(TESTED) == group])) for group in range(3)))
+
+
 TWO, THREE, BOUNDED = {"classes": [0, 1]}, {"classes": [0, 1, 2]}, {"target_bounds": (-1.0, 1.0)}
 SCALED = {"bounds": (-1.0, 1.0)}
 LAWS: dict[str, tuple[Callable[..., Any], Any, Callable[[Any, Table], float]]] = {
@@ -169,6 +196,7 @@ LAWS: dict[str, tuple[Callable[..., Any], Any, Callable[[Any, Table], float]]] =
         of_residuals(np.abs),
     ),
     "own loss": (Own, two, log_loss),
+    "worst group": (Worst, two_by_group, worst_log_loss),
 }
 
 
