@@ -5,9 +5,9 @@ clip        1.5 times the steepest slope times the length of a row: what was bes
 step size   with rows in a ball: 1.25 / (L + l), l the largest curvature of the penalty; with an l1 ball, whose rows
             have d entries of size R / sqrt(d) at most, 1 / (4 curvature R^2 / d + l), which is 1 for entries in [-1, 1]
             and no penalty; whitened, half of one over the curvature
-steps       30 sqrt(0.02 / x) within 30..120, x = factor sqrt(d) / (n mu p), p the rarest group's share: with 30 the worst
-            loss on generated records stayed 1 % above its minimum however small the noise; with more than 30 Adult and
-            COMPAS, some of whose groups are rare, lost at epsilon 1. 30 with an l1 ball, one group, and where groups are drawn
+steps       30 sqrt(0.02 / x) within 30..120, x = factor sqrt(d) / (n mu p), p the rarest group's share: with 30 the
+            worst loss on generated records stayed 1 % above its minimum however small the noise; with more, Adult and
+            COMPAS, some of whose groups are rare, lost at epsilon 1. 30 with an l1 ball, one group or drawn groups
 weights     in proportion to sqrt(share) at first, then to the exponential of the sum of the losses too, for 20 % of the
             budget: with equal weights at first, small groups, whose gradients are mostly noise, counted too much on
             Adult and COMPAS; with weights in proportion to the shares descent was slow on generated records
