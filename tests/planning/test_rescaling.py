@@ -121,7 +121,7 @@ def test_a_ridge_keeps_its_part_of_scale_and_shift(strength):
         ),
         np.zeros(2),
     ).x
-    estimate = Estimate.before([*best, 0.1, 0.02], 1.0, losses.logistic, ridge)
+    estimate = Estimate.before(best + np.array([0.1, 0.02]), 1.0, losses.logistic, ridge)
     for _ in range(rescaling.STEPS):
         estimate = estimate.after(gradient(rows, ones, estimate.theta), 1e-4)
     np.testing.assert_allclose(estimate.theta, best, atol=2e-3)

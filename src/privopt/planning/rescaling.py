@@ -22,7 +22,7 @@ of the noise,
 
     share       q = (10 / (n mu))^2 of mu^2, between 0.1 (two classes) or 0.05 (squared loss) and 0.4
     steps       K = 3
-    clip        C = 0.25 x^-0.25, at least 0.3, times sqrt(0.005 / x) where that is more than 1; x = factor / (n mu
+    clip        C = 0.25 x^-0.25, at least 0.3, times sqrt(0.0005 / x) where that is more than 1; x = factor / (n mu
                 sqrt(q)). It grows without bound as the noise falls: a clip weighs rows that the model does not fit
                 unequally, and the mean prediction with them
 
@@ -51,7 +51,7 @@ STEPS = 3  # K
 LEARNT = (Logistic, Squared, Quantile)  # the hinge and the Huber loss do not earn its price
 MOST_SHARE, REACH = 0.4, 10.0
 CLIP_FACTOR, CLIP_POWER, LEAST_CLIP = 0.25, 0.25, 0.3
-QUIET = 0.005  # the x below which the clip grows faster
+QUIET = 5e-4  # the x below which the clip grows faster
 WIDTH = 0.3  # prior standard deviation of the scale over the scale
 LEAST_CONSTANT = 0.02  # of M_cc
 LEAST_SPREAD = 0.14  # of s over the length of w
