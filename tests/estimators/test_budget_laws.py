@@ -6,6 +6,12 @@ benchmark panel with at most 5 000 records the test log-loss was above it by
     kdd99: attack, n/4      0.0042 at epsilon 100, 0.0018 at 1 000, 0.0016 at 100 000
     w8a: page               0.0002, 0.0012, 0.0007
     german: bad (800 rows)  0.0032, 0.0020, 0.0008
+
+and the hinge of `LinearSVC` above that without noise by
+
+    adult: income, 1 %      0.0012, 0.0009, 0.0004
+
+More steps there changed none of these by as much as 0.0005.
 """
 
 import itertools
@@ -228,8 +234,8 @@ def rises(less: np.ndarray, more: np.ndarray, slack: float = SLACK) -> float:
 def test_the_test_loss_does_not_rise_with_the_budget(name):
     found = losses_of(name, EPSILONS, SEEDS)
     slack = (
-        5e-3 if name == "robust classes" else 1e-3
-    )  # the ramp is not convex, and its valleys are not alike
+        1e-3 if name == "sparse logistic" else SLACK
+    )  # few vertices, found early, predict better than more of them
     for less, more in itertools.pairwise(EPSILONS):
         assert rises(found[less], found[more], slack) <= 0.0, {
             one: loss.mean() for one, loss in found.items()

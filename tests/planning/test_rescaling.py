@@ -138,15 +138,15 @@ def test_where_the_scale_is_at_its_limit_the_shift_is_the_best_for_it():
     [
         ({}, 0.1),
         ({"problem": NUMBERS}, 0.05),
-        ({"n": 50}, 0.4),
-        ({"n": 50, "problem": NUMBERS}, 0.4),
+        ({"n": 50}, 0.0),
+        ({"n": 50, "problem": NUMBERS}, 0.0),
         ({"epsilon": math.inf}, 0.0),
         ({"by_user": True}, 0.0),
         ({"problem": Problem(losses.logistic, FREE.regulariser)}, 0.0),
         ({"problem": Problem(losses.softmax(3), FREE.regulariser, constant=2)}, 0.0),
     ],
 )
-def test_it_is_for_records_with_a_constant_column_and_takes_more_where_the_noise_is_large(given, share):
+def test_it_is_for_records_with_a_constant_column_where_not_everything_is_noise(given, share):
     assert default_share(instance(**given)) == share
 
 

@@ -20,7 +20,7 @@ of the noise,
     precision   J_t = P + sum_i<=t H_i^2 / r^2
     estimate    theta_{t+1} = J_t^-1 (P theta_0 + sum_i<=t H_i (H_i theta_i - g_i) / r^2), the scale at least 0
 
-    share       q = (10 / (n mu))^2 of mu^2, between 0.1 (two classes) or 0.05 (squared loss) and 0.4
+    share       q = 0.1 of mu^2 (two classes) or 0.05 (squared loss); none where n mu is below 55
     steps       K = 3
     clip        C = 0.25 x^-0.25, at least 0.3, times sqrt(0.0005 / x) where that is more than 1; x = factor / (n mu
                 sqrt(q)). It grows without bound as the noise falls: a clip weighs rows that the model does not fit
@@ -49,7 +49,7 @@ from privopt.public import Public
 
 STEPS = 3  # K
 LEARNT = (Logistic, Squared, Quantile)  # the hinge and the Huber loss do not earn its price
-MOST_SHARE, REACH = 0.4, 10.0
+LEAST_REACH = 55.0  # n mu below which three gradients cost more than they tell
 CLIP_FACTOR, CLIP_POWER, LEAST_CLIP = 0.25, 0.25, 0.3
 QUIET = 5e-4  # the x below which the clip grows faster
 WIDTH = 0.3  # prior standard deviation of the scale over the scale
@@ -64,20 +64,20 @@ class Constants:
     """What depends on the loss.
 
     Attributes:
-        least_share: of q.
+        share: q.
         shift_width: tau_b, prior standard deviation of the shift, for two classes times `sqrt(1 + m^2)`.
         least_width: least prior standard deviation of the scale.
         two_classes: whether the shift's is times `sqrt(1 + m^2)` and gradients are shortened without regard to targets.
     """
 
-    least_share: float
+    share: float
     shift_width: float
     least_width: float
     two_classes: bool
 
 
-TWO_CLASSES = Constants(least_share=0.1, shift_width=0.3, least_width=0.05, two_classes=True)
-NUMBERS = Constants(least_share=0.05, shift_width=0.1, least_width=0.02, two_classes=False)
+TWO_CLASSES = Constants(share=0.1, shift_width=0.3, least_width=0.05, two_classes=True)
+NUMBERS = Constants(share=0.05, shift_width=0.1, least_width=0.02, two_classes=False)
 
 
 def constants_of(loss: Loss) -> Constants:
@@ -103,11 +103,11 @@ def applies(problem: Problem, public: Public) -> bool:
 
 
 def default_share(instance: Instance) -> float:
-    """q where they can be learnt and there is noise; else 0."""
+    """q where they can be learnt and there is noise, but not too much of it; else 0."""
     if not instance.is_private or not applies(instance.problem, instance.public):
         return 0.0
-    wanted = (REACH / (instance.public.n * instance.mu)) ** 2
-    return min(max(wanted, constants_of(instance.problem.loss).least_share), MOST_SHARE)
+    drowned = instance.public.n * instance.mu < LEAST_REACH
+    return 0.0 if drowned else constants_of(instance.problem.loss).share
 
 
 def clip_for(instance: Instance, share: float) -> float:
