@@ -21,7 +21,7 @@ from privopt.planning.whitening import WhiteningRule
 Floats = NDArray[np.float64]
 
 
-def calibrated(cell: Cell, *, share: float = TWO_CLASSES.least_share) -> Floats:
+def calibrated(cell: Cell, *, share: float = TWO_CLASSES.share) -> Floats:
     """Halfway, then scale and shift of its predictions for a tenth of the budget, nothing shrunk, (seeds, d)."""
     params = halfway(cell, beside=share)
     rule = WhiteningRule.of(cell.instance, MOMENT_SHARE)

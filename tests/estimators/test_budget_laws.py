@@ -6,6 +6,12 @@ benchmark panel with at most 5 000 records the test log-loss was above it by
     kdd99: attack, n/4      0.0042 at epsilon 100, 0.0018 at 1 000, 0.0016 at 100 000
     w8a: page               0.0002, 0.0012, 0.0007
     german: bad (800 rows)  0.0032, 0.0020, 0.0008
+
+and the hinge of `LinearSVC` above that without noise by
+
+    adult: income, 1 %      0.0012, 0.0009, 0.0004
+
+More steps there changed none of these by as much as 0.0005.
 """
 
 import itertools
@@ -22,6 +28,7 @@ from sklearn.linear_model import Ridge as PlainRidge
 from tests.support.turns import but_later
 
 from privopt import (
+    FairClassifier,
     HuberRegressor,
     LassoClassifier,
     LassoRegressor,
@@ -41,6 +48,7 @@ N, D, TESTED, SEEDS = 2_000, 6, 10_000, 10
 EPSILONS = (1.0, 10.0, 100.0, 1e3, 1e5, math.inf)
 DELTA = 1.0 / N**2
 _PAIRS = [(alpha, epsilon) for alpha in (1e-4, 1e-3, 10.0) for epsilon in (100.0, 1e4, math.inf)]
+SLACK = 1e-4  # of the loss: what noise shrinks by can be nearer to the test records' minimum, by 7e-5 at most here
 WEIGHTS = np.array([1.5, -1.0, 0.7, 0.0, 0.4, -0.3])
 
 
@@ -129,6 +137,32 @@ def own_loss(params: Any, features: Any, target: Any) -> Any:
     return jnp.logaddexp(0.0, -target * (features @ params))
 
 
+def group_of(rows: int) -> np.ndarray:
+    """Three groups, of exactly the shares that are declared."""
+    return np.repeat([0, 1, 2], [6, 3, 1])[np.arange(rows) % 10]
+
+
+def two_by_group(scores: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Two classes that depend on the score in each group in another way."""
+    return two(np.array([1.0, -0.5, 0.3])[group_of(len(scores))] * scores, generator)
+
+
+class Worst:
+    """The classifier for the worst group, as an estimator of two classes."""
+
+    def __init__(self, **given: Any) -> None:
+        groups = {"sensitive_values": [0, 1, 2], "shares": [0.6, 0.3, 0.1]}
+        self.model = FairClassifier(**TWO, **SCALED, **groups, **given)
+
+    def fit(self, features: np.ndarray, targets: np.ndarray) -> FairClassifier:
+        return self.model.fit(features, targets, sensitive_features=group_of(len(targets)))
+
+
+def worst_log_loss(model: Any, table: Table) -> float:
+    found = model.predict_proba(table.test_features)[np.arange(TESTED), table.test_targets]
+    return float(max(-np.mean(np.log(found[group_of(TESTED) == group])) for group in range(3)))
+
+
 TWO, THREE, BOUNDED = {"classes": [0, 1]}, {"classes": [0, 1, 2]}, {"target_bounds": (-1.0, 1.0)}
 SCALED = {"bounds": (-1.0, 1.0)}
 LAWS: dict[str, tuple[Callable[..., Any], Any, Callable[[Any, Table], float]]] = {
@@ -169,6 +203,7 @@ LAWS: dict[str, tuple[Callable[..., Any], Any, Callable[[Any, Table], float]]] =
         of_residuals(np.abs),
     ),
     "own loss": (Own, two, log_loss),
+    "worst group": (Worst, two_by_group, worst_log_loss),
 }
 
 
@@ -187,7 +222,7 @@ def losses_of(name: str, epsilons: tuple[float, ...], seeds: int) -> dict[float,
     }
 
 
-def rises(less: np.ndarray, more: np.ndarray, slack: float = 1e-3) -> float:
+def rises(less: np.ndarray, more: np.ndarray, slack: float = SLACK) -> float:
     """By how much more the loss rises than two standard errors of paired seeds explain, and a small part of it."""
     change = more - less
     error = np.std(change, ddof=1) / math.sqrt(len(change)) if len(change) > 1 else 0.0
@@ -199,8 +234,8 @@ def rises(less: np.ndarray, more: np.ndarray, slack: float = 1e-3) -> float:
 def test_the_test_loss_does_not_rise_with_the_budget(name):
     found = losses_of(name, EPSILONS, SEEDS)
     slack = (
-        5e-3 if name == "robust classes" else 1e-3
-    )  # the ramp is not convex, and its valleys are not alike
+        1e-3 if name == "sparse logistic" else SLACK
+    )  # few vertices, found early, predict better than more of them
     for less, more in itertools.pairwise(EPSILONS):
         assert rises(found[less], found[more], slack) <= 0.0, {
             one: loss.mean() for one, loss in found.items()

@@ -142,3 +142,26 @@ def test_weak_data_are_held_near_the_start():
         rule = counts.CountsRule.of(instance, 0.1, counts.level_share(instance, 0.1))
         pulls.append(rule.coordinates(np.eye(D), found, jnp.zeros(D)).pull)
     assert 0.0 < pulls[0] < 0.1 < pulls[1]
+
+
+def test_a_level_that_the_clip_has_cut_is_that_of_the_released_counts():
+    rule = counts.CountsRule.of(INSTANCE, 0.1, 0.05)
+    moment = np.diag([0.1, 0.1, 0.1, 0.5])  # of divided rows
+    found = counts.Level(mean=0.2, large=1.0)
+    with double_precision():
+        for start, moved in ((-2.5, math.log(0.2) + 2.5), (-1.0, 0.0)):
+            params = jnp.asarray([0.0, 0.0, 0.0, start])
+            now = rule.levelled(params, moment, found, 0.0)
+            assert float(now[3]) - start == pytest.approx(
+                moved, abs=0.1
+            )  # no spread is taken for less than a part
+            drowned = rule.levelled(params, moment, found, 10.0)
+            assert float(drowned[3]) - start <= 0.01 * moved
+            np.testing.assert_array_equal(now[:3], 0.0)
+
+
+def test_without_noise_in_the_descent_no_level_is_moved():
+    quiet = counts.CountsRule.of(replace(INSTANCE, budget=Budget(1e5, 1e-8)), 0.1, 0.05)
+    params = jnp.asarray([0.0, 0.0, 0.0, -2.5])
+    moved = quiet.levelled(params, np.diag([0.1, 0.1, 0.1, 0.5]), counts.Level(0.2, 1.0), 0.0)
+    assert float(moved[3]) == pytest.approx(-2.5, abs=2e-3)

@@ -1,9 +1,11 @@
 """Scale and shift: the two columns, the curvature, and what releases with more or less noise make of the start."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 
 from privopt.ledger.amounts import Budget
 from privopt.planning import rescaling
@@ -102,11 +104,33 @@ def test_what_is_not_finite_says_nothing_and_the_estimate_stays_within_its_limit
         assert np.all(np.abs(far) <= [rescaling.MOST_SHIFT, rescaling.MOST_SCALE + 0.1])
 
 
-def test_the_clip_grows_as_the_noise_falls_within_its_limits():
+def test_the_clip_grows_without_bound_as_the_noise_falls():
     clips = [clip_for(instance(epsilon=epsilon, n=500), 0.1) for epsilon in (0.01, 0.1, 1.0, 3.0)]
     assert clips == sorted(clips)
     assert clips[0] == rescaling.LEAST_CLIP
-    assert clip_for(instance(n=10**12, epsilon=3.0), 0.1) == rescaling.MOST_CLIP
+    assert clip_for(instance(n=10**9, epsilon=3.0), 0.1) > 100.0
+
+
+@pytest.mark.parametrize("strength", [0.1, 10.0])
+def test_a_ridge_keeps_its_part_of_scale_and_shift(strength):
+    rows, ones = logistic_data((-1.0, 1.0))
+    ridge = np.diag([0.0, strength])
+    best = minimize(
+        lambda theta: (
+            np.mean(np.logaddexp(0.0, rows @ theta) - ones * (rows @ theta)) + theta @ ridge @ theta / 2
+        ),
+        np.zeros(2),
+    ).x
+    estimate = Estimate.before(best + np.array([0.1, 0.02]), 1.0, losses.logistic, ridge)
+    for _ in range(rescaling.STEPS):
+        estimate = estimate.after(gradient(rows, ones, estimate.theta), 1e-4)
+    np.testing.assert_allclose(estimate.theta, best, atol=2e-3)
+
+
+def test_where_the_scale_is_at_its_limit_the_shift_is_the_best_for_it():
+    estimate = Estimate.before(np.array([0.0, 0.1]), 1.0, losses.squared)
+    tied = replace(estimate, precision=np.array([[2.0, 1.0], [1.0, 2.0]]), shown=np.array([0.0, 9.0]))
+    np.testing.assert_allclose(tied.theta, [-0.5 * tied.largest[1], tied.largest[1]])
 
 
 @pytest.mark.parametrize(
@@ -114,15 +138,15 @@ def test_the_clip_grows_as_the_noise_falls_within_its_limits():
     [
         ({}, 0.1),
         ({"problem": NUMBERS}, 0.05),
-        ({"n": 50}, 0.4),
-        ({"n": 50, "problem": NUMBERS}, 0.4),
+        ({"n": 50}, 0.0),
+        ({"n": 50, "problem": NUMBERS}, 0.0),
         ({"epsilon": math.inf}, 0.0),
         ({"by_user": True}, 0.0),
         ({"problem": Problem(losses.logistic, FREE.regulariser)}, 0.0),
         ({"problem": Problem(losses.softmax(3), FREE.regulariser, constant=2)}, 0.0),
     ],
 )
-def test_it_is_for_records_with_a_constant_column_and_takes_more_where_the_noise_is_large(given, share):
+def test_it_is_for_records_with_a_constant_column_where_not_everything_is_noise(given, share):
     assert default_share(instance(**given)) == share
 
 

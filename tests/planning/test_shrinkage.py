@@ -71,11 +71,11 @@ def test_the_variance_is_that_of_many_descents(newton):
     np.testing.assert_allclose(asked.variance(curvature), found, rtol=0.1)
 
 
-def test_what_is_all_noise_shrinks_to_nothing_and_what_is_none_stays():
-    assert shrinkage(path(deviation=10.0), (0.0, 0.1), losses.squared) == 0.0
+def test_what_is_all_noise_shrinks_to_a_half_and_what_is_none_stays():
+    assert shrinkage(path(deviation=10.0), (0.0, 0.1), losses.squared) == 0.5
     assert shrinkage(path(deviation=1e-9), (0.0, 0.1), losses.squared) == pytest.approx(1.0)
     middle = shrinkage(path(deviation=0.05), (0.0, 0.2), losses.squared)
-    assert 0.05 < middle < 0.95
+    assert 0.55 < middle < 0.98
     assert shrinkage(path(deviation=0.05), (3.0, 0.2), losses.squared) == middle  # the shift is no spread
     assert shrinkage(path(deviation=0.05), (0.0, 0.2), losses.poisson(2.0, 5.0)) == 1.0
 

@@ -21,6 +21,14 @@ From these follow
                     gradient that had the whole rest, D = sum h_j / (h_j + f). It is the posterior's where log-rates
                     have variance 0.3 around their mean, and keeps weak data near the constant.
 
+    level           counts are cut from above only, so that descent ends too low where they are rare. With b and s the
+                    mean and the standard deviation of its predictions by the released moment, rates have the mean
+                    exp(b + s^2 / 2) if predictions are normal. The shift is moved by
+
+                        w max(0, log m - b - s^2 / 2),  w = min(1, N / 0.003) / (1 + (s_m / (0.6 m))^2)
+
+                    s_m the noise of the first magnitude, N below: where there is little of it no clip is at fault
+
 The rest is the rule of `planning.whitening` for slope and curvature 1 in units of m:
 
     share           of mu^2 for the magnitudes (100 / (n mu))^2, at least 0.05 and at most half of what the second
@@ -57,6 +65,7 @@ from jaxtyping import Array
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from privopt.planning import rescaling
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.instance import Instance
 from privopt.planning.whitening import LossConstants, WhiteningRule
@@ -94,6 +103,7 @@ HIDDEN = 0.05  # of the largest mean that a second moment allows beyond a clip
 LEAST_SLOPE = 0.7  # of the mean
 LEAST_COUNT = 1.0  # that counts other than 0 are
 QUIET = 0.003  # N from which on the clip of the large counts grows
+CUT = 0.6  # about how far the cut of the counts moves the logarithm of the mean
 SLOPES = 2.0 ** (np.arange(161) / 8.0)  # c over the least one
 MOST_SLOPE = 8.0  # of the public bound
 
@@ -267,11 +277,33 @@ class CountsRule:
 
     def slope(self, found: Level, signal: float) -> float:
         """c, the clip over the length of a typical row in v."""
-        large = SLOPE * found.large
-        noise = self.whitening.unit_noise * max(signal, 1e-6) * math.sqrt(self.whitening.parameters)
+        large, noise = SLOPE * found.large, self._noise(signal)
         kept = self.whitening.cap(signal, large / found.mean) * large * max(1.0, math.sqrt(QUIET / noise))
         least = LEAST_COUNT if noise < found.mean else 0.0
         return max(min(balanced_slope(found, noise, self.largest), kept), least)
+
+    def levelled(
+        self, params: Array, released_moment: Array | NDArray[np.float64], found: Level, stddev: float
+    ) -> Array:
+        """A result with the level that the released counts have, where it was below. Post-processing.
+
+        Args:
+            params: w, (d,).
+            released_moment: the second moment, (d, d).
+            found: how large counts are.
+            stddev: of the noise of the first magnitude.
+        """
+        rows = self.whitening.rows(released_moment)
+        columns = rescaling.two_columns(rows, params)
+        mean, spread = columns.found * [columns.basis[self.column, 0], 1.0]
+        known = 1.0 + (stddev / (CUT * found.mean)) ** 2
+        weight = min(1.0, self._noise(rows.signal) / QUIET) / known
+        missing = max(0.0, math.log(found.mean) - float(mean + 0.5 * spread**2))
+        return params.at[self.column].add(weight * missing)
+
+    def _noise(self, signal: float) -> float:
+        """N, for rows of a typical length."""
+        return self.whitening.unit_noise * max(signal, 1e-6) * math.sqrt(self.whitening.parameters)
 
     def coordinates(
         self, released_moment: Array | NDArray[np.float64], found: Level, start: Array

@@ -8,20 +8,23 @@ released second moment, its noise taken out, c the column of ones, w what the de
 
 so that theta = (shift, scale) is (m, s) at w, and both columns of a B have mean square 1 and are uncorrelated. The
 search starts at theta_0 = (m, kappa s), where kappa, the shrinkage, takes the noise of the descent out of the spread of
-predictions, see `planning.shrinkage`. K gradients g_t by theta are released; with two classes each record's is
-shortened to C without regard to its target. How curved the loss is in theta follows from predictions shift + scale x,
-x standard normal; of the squared loss the curvature is I. A normal prior around the start keeps what the releases say
-little about. With r the standard deviation of the noise,
+predictions, see `planning.shrinkage`. K gradients g_t by theta are released, and that of the ridge, R theta with R that
+of w in these columns, is added to each; with two classes each record's is shortened to C without regard to its target.
+How curved the loss is in theta follows from predictions shift + scale x, x standard normal; of the squared loss the
+curvature is I. A normal prior around the start keeps what the releases say little about. With r the standard deviation
+of the noise,
 
-    curvature   H = E sigma'(shift + scale x) (1, x) (1, x)^T, by a Gauss-Hermite sum; I for the squared loss
+    curvature   H = E sigma'(shift + scale x) (1, x) (1, x)^T + R, by a Gauss-Hermite sum; I + R for the squared loss
     prior       P = diag(1 / tau_b^2, 1 / max(0.3 kappa s, least)^2), tau_b = 0.3 sqrt(1 + m^2) and least = 0.05 for two
                 classes, tau_b = 0.1 and least = 0.02 for targets in [-1, 1]
     precision   J_t = P + sum_i<=t H_i^2 / r^2
     estimate    theta_{t+1} = J_t^-1 (P theta_0 + sum_i<=t H_i (H_i theta_i - g_i) / r^2), the scale at least 0
 
-    share       q = (10 / (n mu))^2 of mu^2, between 0.1 (two classes) or 0.05 (squared loss) and 0.4
+    share       q = 0.1 of mu^2 (two classes) or 0.05 (squared loss); none where n mu is below 55
     steps       K = 3
-    clip        C = 0.25 x^-0.25, between 0.3 and 4, x = factor / (n mu sqrt(q))
+    clip        C = 0.25 x^-0.25, at least 0.3, times sqrt(0.0005 / x) where that is more than 1; x = factor / (n mu
+                sqrt(q)). It grows without bound as the noise falls: a clip weighs rows that the model does not fit
+                unequally, and the mean prediction with them
 
 The constants were chosen by the test loss on the tables for choosing. All of it concerns utility only.
 
@@ -46,8 +49,9 @@ from privopt.public import Public
 
 STEPS = 3  # K
 LEARNT = (Logistic, Squared, Quantile)  # the hinge and the Huber loss do not earn its price
-MOST_SHARE, REACH = 0.4, 10.0
-CLIP_FACTOR, CLIP_POWER, LEAST_CLIP, MOST_CLIP = 0.25, 0.25, 0.3, 4.0
+LEAST_REACH = 55.0  # n mu below which three gradients cost more than they tell
+CLIP_FACTOR, CLIP_POWER, LEAST_CLIP = 0.25, 0.25, 0.3
+QUIET = 5e-4  # the x below which the clip grows faster
 WIDTH = 0.3  # prior standard deviation of the scale over the scale
 LEAST_CONSTANT = 0.02  # of M_cc
 LEAST_SPREAD = 0.14  # of s over the length of w
@@ -60,20 +64,20 @@ class Constants:
     """What depends on the loss.
 
     Attributes:
-        least_share: of q.
+        share: q.
         shift_width: tau_b, prior standard deviation of the shift, for two classes times `sqrt(1 + m^2)`.
         least_width: least prior standard deviation of the scale.
         two_classes: whether the shift's is times `sqrt(1 + m^2)` and gradients are shortened without regard to targets.
     """
 
-    least_share: float
+    share: float
     shift_width: float
     least_width: float
     two_classes: bool
 
 
-TWO_CLASSES = Constants(least_share=0.1, shift_width=0.3, least_width=0.05, two_classes=True)
-NUMBERS = Constants(least_share=0.05, shift_width=0.1, least_width=0.02, two_classes=False)
+TWO_CLASSES = Constants(share=0.1, shift_width=0.3, least_width=0.05, two_classes=True)
+NUMBERS = Constants(share=0.05, shift_width=0.1, least_width=0.02, two_classes=False)
 
 
 def constants_of(loss: Loss) -> Constants:
@@ -99,11 +103,11 @@ def applies(problem: Problem, public: Public) -> bool:
 
 
 def default_share(instance: Instance) -> float:
-    """q where they can be learnt and there is noise; else 0."""
+    """q where they can be learnt and there is noise, but not too much of it; else 0."""
     if not instance.is_private or not applies(instance.problem, instance.public):
         return 0.0
-    wanted = (REACH / (instance.public.n * instance.mu)) ** 2
-    return min(max(wanted, constants_of(instance.problem.loss).least_share), MOST_SHARE)
+    drowned = instance.public.n * instance.mu < LEAST_REACH
+    return 0.0 if drowned else constants_of(instance.problem.loss).share
 
 
 def clip_for(instance: Instance, share: float) -> float:
@@ -115,7 +119,7 @@ def clip_for(instance: Instance, share: float) -> float:
     """
     public = instance.public
     noise = public.relation.factor / (public.n * instance.mu * math.sqrt(share))
-    return min(max(CLIP_FACTOR * noise**-CLIP_POWER, LEAST_CLIP), MOST_CLIP)
+    return max(CLIP_FACTOR * noise**-CLIP_POWER, LEAST_CLIP) * max(1.0, math.sqrt(QUIET / noise))
 
 
 def two_columns(rows: RowSpectrum, params: ArrayLike) -> TwoColumns:
@@ -147,21 +151,30 @@ class Estimate:
         shown: J theta.
         largest: limits of (shift, scale); the shift may be as far below 0.
         loss: whose curvature is taken.
+        ridge: R, (2, 2): the penalty of theta is `theta^T R theta / 2`.
     """
 
     precision: NDArray[np.float64]
     shown: NDArray[np.float64]
     largest: NDArray[np.float64]
     loss: GLMLoss
+    ridge: NDArray[np.float64]
 
     @classmethod
-    def before(cls, found: ArrayLike, shrinkage: float, loss: GLMLoss) -> "Estimate":
+    def before(
+        cls,
+        found: ArrayLike,
+        shrinkage: float,
+        loss: GLMLoss,
+        ridge: NDArray[np.float64] | None = None,
+    ) -> "Estimate":
         """The prior around theta_0.
 
         Args:
             found: (m, s).
             shrinkage: kappa.
             loss: whose constants are taken, and its curvature.
+            ridge: R; None for none.
         """
         mean, spread = (float(entry) for entry in np.asarray(found))
         constants, scale = constants_of(loss), shrinkage * spread
@@ -172,20 +185,23 @@ class Estimate:
             shown=prior @ np.asarray([mean, scale]),
             largest=np.asarray([MOST_SHIFT, MOST_SCALE * spread + 0.1]),
             loss=loss,
+            ridge=np.zeros((2, 2)) if ridge is None else ridge,
         )
 
     @property
     def theta(self) -> NDArray[np.float64]:
-        """The estimate, held within public limits; no scale is below 0."""
-        found = np.asarray(np.linalg.solve(self.precision, self.shown), np.float64)
-        return np.clip(found, [-self.largest[0], 0.0], self.largest)
+        """The estimate, the scale held within public limits and the shift the best for it; no scale is below 0."""
+        scale = min(max(float(np.linalg.solve(self.precision, self.shown)[1]), 0.0), self.largest[1])
+        shift = (self.shown[0] - self.precision[0, 1] * scale) / self.precision[0, 0]
+        return np.asarray([min(max(shift, -self.largest[0]), self.largest[0]), scale], np.float64)
 
     def after(self, released_gradient: Array | NDArray[np.float64], deviation: float) -> "Estimate":
         """With a gradient that was released at `theta`, its noise of this standard deviation."""
         theta, gradient = self.theta, np.asarray(released_gradient, np.float64)
         if not np.all(np.isfinite(gradient)):
             return self
-        bend = two_column_curvature(self.loss, *theta)
+        bend = two_column_curvature(self.loss, *theta) + self.ridge
+        gradient = gradient + self.ridge @ theta
         return replace(
             self,
             precision=self.precision + bend @ bend / deviation**2,

@@ -3,10 +3,11 @@
 With s the standard deviation of the predictions and nu that of what the noise of all releases adds to them, the scale
 of the predictions is multiplied by the shrinkage
 
-    kappa = max(0, 1 - nu^2 / s^2)
+    kappa = 1 - min(1, nu^2 / s^2) / 2
 
-as James and Stein would. nu follows from a linear model of the descent, in the eigenbasis of the second moment
-M = U diag(h) U^T with floor f, where gradients are `a_j v_j`:
+half of what James and Stein would take off: a descent of few steps from 0 ends with predictions too small already, and
+on small tables of the choosing half the whole was too much. nu follows from a linear model of the descent, in the
+eigenbasis of the second moment M = U diag(h) U^T with floor f, where gradients are `a_j v_j`:
 
     a_j     = (c h_j + lam u_j) / (h_j + f),  u_j = 1 - U_cj^2
     c       = E phi''(t) min(1, C / (|phi'| r)),  t normal with mean m and standard deviation min(s, 5)
@@ -33,6 +34,7 @@ from privopt.planning.prediction_curvature import clipped_curvature
 from privopt.problems.losses import GLMLoss
 
 WIDEST = 5.0  # of predictions, in the curvature
+TAKEN = 0.5  # of what James and Stein take off
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -85,7 +87,7 @@ class NoisePath:
 
 
 def shrinkage(path: NoisePath, found: ArrayLike, loss: GLMLoss) -> float:
-    """kappa, between 0 and 1; 1 for losses that nothing is known of. Post-processing.
+    """kappa, between 1/2 and 1; 1 for losses that nothing is known of. Post-processing.
 
     Args:
         path: of the descent that found the model.
@@ -100,4 +102,4 @@ def shrinkage(path: NoisePath, found: ArrayLike, loss: GLMLoss) -> float:
     along = rows.eigenvalues * rows.axes[rows.constant] ** 2
     spreads = 1.0 - along / max(float(np.sum(along)), 1e-12)
     noise = float(np.sum(spreads * rows.damping * path.variance(curvature)))
-    return max(0.0, 1.0 - noise / spread**2) if math.isfinite(noise) else 0.0
+    return 1.0 - TAKEN * min(1.0, noise / spread**2) if math.isfinite(noise) else 1.0 - TAKEN

@@ -14,12 +14,13 @@ from privopt.planning import rescaling
 from privopt.planning.coordinates import RowSpectrum
 from privopt.planning.shrinkage import NoisePath, shrinkage
 from privopt.problems.losses import GLMLoss
+from privopt.problems.problem import Problem
 from privopt.queries.gradient import ClippedGradient
 
 
 def rescaled(
     curator: Curator,
-    loss: GLMLoss,
+    problem: Problem,
     params: Array,
     rows: RowSpectrum,
     *,
@@ -31,16 +32,19 @@ def rescaled(
 
     Args:
         curator: answers `rescaling.STEPS` gradients of two entries.
-        loss: the penalty plays no part, the prior around the result does.
+        problem: of a generalised linear loss, with a ridge or no penalty.
         params: the result, released.
         rows: the spectrum of the released second moment.
         path: of the noise of the descent that found them; None if it is not known, then nothing is shrunk.
         clip: C of the gradients, public.
         noise: of each of them.
     """
-    columns = rescaling.two_columns(rows, params)
+    loss, columns = problem.loss, rescaling.two_columns(rows, params)
+    assert isinstance(loss, GLMLoss)
     kept = 1.0 if path is None else shrinkage(path, columns.found, loss)
-    estimate = rescaling.Estimate.before(columns.found, kept, loss)
+    basis = jnp.asarray(columns.basis)
+    ridge = basis.T @ problem.regulariser.gradient(basis)
+    estimate = rescaling.Estimate.before(columns.found, kept, loss, np.asarray(ridge, np.float64))
     longest = curator.public.row_bound * float(np.linalg.norm(columns.basis)) * (1.0 + 1e-6)
     curator.announce("scale and shift of the predictions")
     view = curator.view(columns.basis, longest)

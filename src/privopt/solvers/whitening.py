@@ -277,7 +277,7 @@ class Whitening(Solver):
         """Release the second moment, change coordinates, run the inner solver there."""
         assert self.rule is not None
         public, rule = curator.public, self.rule
-        found: counts.Level | None = None
+        found, stddev = None, 0.0
         if isinstance(rule, CountsRule | UserCountsRule):
             noise, query = self._level_noise(), TargetMagnitudes(largest=rule.largest)
             magnitudes = curator.release(query, noise)
@@ -292,6 +292,8 @@ class Whitening(Solver):
         if isinstance(rule, CountsRule | UserCountsRule):
             assert found is not None
             outcome = inner.run_in(curator, problem, start, rule.coordinates(released, found, start))
+            if isinstance(rule, CountsRule):
+                outcome = outcome._replace(params=rule.levelled(outcome.params, released, found, stddev))
             who = "users" if public.by_user else "records"
             mean = Finding(found.mean, f"of the {who}, as released before the descent")
             return outcome._replace(findings={**usable, "mean_count": mean, **outcome.findings})
@@ -309,7 +311,7 @@ class Whitening(Solver):
                 path = inner.in_coordinates(coordinates).noise_path(inward, public, problem.loss, rule.ridge)
             params = rescaled(
                 curator,
-                problem.loss,
+                problem,
                 outcome.params,
                 rule.rows(released),
                 path=path,
