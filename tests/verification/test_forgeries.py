@@ -28,6 +28,7 @@ from privopt.verification.files import Numbers, verify
 from privopt.verification.verdict import Finding
 
 PAIRS = 2_000
+MOST_REMEMBERED = 1_000  # plans, and runs
 REMOVED = object()
 DIGESTS = ("sha256", "arrays_sha256")
 # What the caller declared and no run produced: a verdict prints it as "declared, not checked".
@@ -210,14 +211,20 @@ def remembered(monkeypatch):
     original, planned, runs = replays.rebuilt, {}, {}
 
     def remember(found, key, make):
-        if key not in found:
+        """The last ones that were asked for are kept: all of a hundred thousand pairs would fill memory."""
+        if key in found:
+            value = found.pop(key)
+        else:
             try:
-                found[key] = make()
+                value = make()
             except Exception as error:
-                found[key] = error
-        if isinstance(found[key], Exception):
-            raise found[key]
-        return found[key]
+                value = error
+        found[key] = value
+        if len(found) > MOST_REMEMBERED:
+            del found[next(iter(found))]
+        if isinstance(value, Exception):
+            raise value
+        return value
 
     def planned_once(recipe):
         again = original(recipe)
