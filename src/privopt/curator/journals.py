@@ -207,8 +207,9 @@ def resumable(folder: str | Path, *, data: str | None = None) -> Generator[None]
             is of users, the keys of its cuts and of where its users stand, which are secrets; the data are not in it.
             One process at a time uses it.
         data: what you call the data set that all runs inside are of, where neither an account pays for them nor files
-            are read, or the account was in memory of a process that is gone: a name of your choice, written to the folder. A run under another name is refused. Give the runs
-            of each data set a folder of their own: by one name they count as of the same people.
+            are read, or the account was in memory of a process that is gone: a name of your choice, written to the
+            folder. A run under another name is refused. Give the runs of each data set a folder of their own: by one
+            name they count as of the same people.
     Raises:
         ArgumentError: it cannot be used, or is in use by another process. Inside, a run is refused that is not the one
             that was stopped, that is of arrays without a name or an account, whose noise comes from a seed, or that
