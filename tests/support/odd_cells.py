@@ -156,6 +156,7 @@ EVERY_ODD: dict[str, Any] = {
     "an array of changing length": Endless(),
     "an array that warns": Warns(),
     "a recursive list": _RECURSIVE,
+    "a NaN of a long double": np.longdouble("nan"),
     "a range beyond all memory": range(10**15),
     "a sequence that never ends": Unending(),
     **{f"an object whose {name} fails": failing(base, name) for name, base in PROTOCOLS.items()},
