@@ -4,6 +4,7 @@ import io
 import json
 import re
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from privopt import Account
 from privopt.cli import app
 from privopt.commands import screen
 from privopt.errors import AccountError
-from privopt.ledger import payments
+from privopt.ledger import payments, statement
 from privopt.ledger.default_account import ACCOUNT, REQUIRE
 from privopt.ledger.event_json import event_from_dict
 from privopt.ledger.filters import filter_cost
@@ -219,3 +220,27 @@ def test_a_folder_elsewhere_counts_the_payments(folder: Path) -> None:
     assert "no such folder" in refused
     assert "payment" not in refused
     assert not (folder / "second.sqlite").exists()
+
+
+def test_a_long_account_is_shown_in_seconds_and_one_beyond_the_limit_in_a_sentence(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 119,000 payments in 33 MiB too the last ones are shown: what each left is a search, and is made for those."""
+    account(*CREATE)
+    book = folder / "budget.sqlite"
+    paying = Account(path=book)
+    for _ in range(25):
+        pay(paying)
+    searched, priced = list[float](), list[Any]()
+    find, price = statement.largest_payable, payments.price
+    monkeypatch.setattr(statement, "largest_payable", lambda *given: searched.append(0.0) or find(*given))
+    monkeypatch.setattr(payments, "price", lambda *given: priced.append(given) or price(*given))
+    payments._priced.cache_clear()
+    assert "5 earlier payments not shown" in account("show", book)
+    assert len(searched) <= 21
+    assert len(priced) == 1
+    with book.open("r+b") as file:
+        file.truncate(74_000_000)
+    begun = process_time()
+    assert "a regular file of at most 64 MiB" in account("show", book, code=2)
+    assert process_time() - begun < 1

@@ -107,6 +107,8 @@ def test_arrays_that_nothing_names_are_not_resumed(tmp_path):
             pass
     with resumable(tmp_path / "paid"):
         LogisticRegression(**MODEL, account=Account(1.0, 1e-5)).fit(ROWS, LABELS)
+    with resumable(tmp_path / "paid"), pytest.raises(ArgumentError, match="is lost with its process"):
+        LogisticRegression(**MODEL, account=Account(1.0, 1e-5)).fit(-ROWS, LABELS)
     with resumable(tmp_path / "named", data="patients"):
         first = LogisticRegression(**MODEL).fit(ROWS, LABELS)
     with (
@@ -153,6 +155,21 @@ def test_a_journal_belongs_to_one_thread(tmp_path):
     with ThreadPoolExecutor(1) as pool, pytest.raises(DataUnavailable, match="the thread that began it"):
         pool.submit(written.add, {"name": "first"}, np.ones(2)).result()
     written.close()
+
+
+def test_a_task_that_goes_on_after_the_block_keeps_no_journal(tmp_path):
+    """Its context is a copy of that of the block; the folder may be another process's by then."""
+
+    async def in_a_task():
+        async def fit():
+            return LogisticRegression(**MODEL).fit(ROWS, LABELS)
+
+        with resumable(tmp_path, data="patients"):
+            late = asyncio.create_task(fit())
+        return await late
+
+    asyncio.run(in_a_task())
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_killed_run_is_paid_once_and_repeats_what_it_released(tmp_path):

@@ -456,6 +456,7 @@ def test_an_event_that_this_version_does_not_know_stops_the_account(
         raise ValueError(f"event must be one of none; got {values['event']!r}.")
 
     monkeypatch.setattr(payments, "event_from_dict", unknown)
+    payments._priced.cache_clear()  # as in another process
     with pytest.raises(
         AccountError, match="cannot be priced by this version of privopt, perhaps because a later"
     ):
@@ -474,8 +475,10 @@ def test_the_dearer_of_the_stored_price_and_todays_counts(
         return type(cost)(2 * cost.amount, cost.delta)
 
     monkeypatch.setattr(payments, "price", dearer)
+    payments._priced.cache_clear()  # as in another process
     assert Account(path=path).remaining < before
     monkeypatch.setattr(payments, "price", lambda *arguments: type(true(*arguments))(0.0, 0.0))
+    payments._priced.cache_clear()
     assert Account(path=path).remaining == before
 
 

@@ -1,5 +1,6 @@
 """A table in files: the same records from every form, wherever reading begins, and nothing that was not asked for."""
 
+import decimal
 import os
 import pickle
 import uuid
@@ -183,6 +184,19 @@ def test_equal_keys_are_one_user_over_files_of_other_widths(tmp_path: Path) -> N
         [block.private_keys.astype(object) for block in table.records(groups="who").blocks(0, 17)]
     )
     assert user_keys.user_codes(keys, 17).tolist() == [0, 1, 2] * 4 + [-1, 0, 1, -1, -1]
+
+
+@pytest.mark.skipif(not hasattr(pa, "decimal64"), reason="Arrow has had them since version 18")
+def test_narrow_decimals_uuids_and_clocks_are_keys_as_well(tmp_path: Path) -> None:
+    """Arrow has no dictionaries of some, and Python no cells of others."""
+    one, other, third = (tmp_path / name for name in ("decimals", "uuids", "clocks"))
+    for folder in (one, other, third):
+        folder.mkdir()
+    assert files_of_keys(third, pa.array([0, None, 7, 7], pa.time64("ns"))).user_count("who") == 2
+    narrow = pa.array([decimal.Decimal(1), None, decimal.Decimal(3)], pa.decimal64(12, 2))
+    assert files_of_keys(one, pa.array([1, 2, 3]), narrow).user_count("who") == 3
+    uuids = pa.array([bytes(16), None, bytes(15) + b"1"], pa.uuid())
+    assert files_of_keys(other, uuids, uuids).user_count("who") == 2
 
 
 def test_texts_are_one_user_over_files_that_store_them_in_other_ways(tmp_path: Path) -> None:

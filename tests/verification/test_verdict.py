@@ -202,6 +202,19 @@ def test_a_best_guess_from_a_point_that_nobody_priced_is_not_verified():
     assert [check.subject for check in verdict.checks if check.outcome is Outcome.UNCHECKED] == ["guess"]
 
 
+def test_the_point_of_the_best_guess_is_priced_however_many_points_there_are():
+    document = json.loads(text_of("gaussian"))
+    guarantee = document["guarantee"]
+    point = {"delta": guarantee["delta"], "epsilon": guarantee["epsilon"]}
+    document["curve"] = [point] * 201 + [
+        {"delta": guarantee["delta"], "epsilon": 0.0}
+    ]  # every other one is priced
+    guarantee["best_guess"] = 0.5 + 1e-5
+    verdict = verdict_on(document)
+    assert verdict.finding is Finding.REFUTED
+    assert [check.subject for check in verdict.checks if check.outcome is Outcome.FAILS] == ["curve"]
+
+
 def test_a_release_without_noise_under_a_filter_is_noticed():
     document = json.loads(text_of("adaptive"))
     document["releases"][0]["events"][0]["event"] = {"event": "NonPrivateEvent"}

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from privopt.atomic_files import replace_file
 from privopt.commands.task import MODELS, ROBUST_REGRESSION, Estimator, Task
 from privopt.estimators.specification import Shape
 from privopt.report.kept import RELEASES_FILE
@@ -99,18 +100,19 @@ class SavedModel:
         """Write the report as a page and as JSON, and the released values it can be replayed on; the page's path.
 
         A report that is signed is not written anew. Of a model that was read from a directory the values are not at
-        hand: what lies there stays. Of a run that is
-        not private none are written: they would show what noise, had it been secret, would have hidden.
+        hand: what lies there stays. Of a run that is not private none are written: they would show what noise, had it
+        been secret, would have hidden. A link that came with the directory is replaced, not followed.
         """
         if not (directory / SIGNATURE_FILE).exists():  # what is signed stays as it is
-            self.report.save(directory / REPORT_DATA)
+            replace_file(directory / REPORT_DATA, self.report.to_json().encode())
         kept = self.report.kept
         packed = None if kept is None else kept.packed
         if packed is not None and self.report.is_private:
             self.report.save_releases(directory / RELEASES_FILE)
         elif packed is not None or kept is None or kept.index.get("obstacle") is not None:
             (directory / RELEASES_FILE).unlink(missing_ok=True)  # of a model that stood here before
-        return self.report.save(directory / REPORT_PAGE)
+        replace_file(directory / REPORT_PAGE, self.report.to_html().encode())
+        return directory / REPORT_PAGE
 
     @staticmethod
     def sign(directory: Path, key: Path) -> Path:

@@ -38,17 +38,19 @@ class Journals:
         data: what their user calls the data of all of them; None where an account or their files name them.
         made: those of the runs so far.
         owner: the process and the thread that they belong to.
+        ended: whether the block around the runs was left: a context that was copied there, such as a task's, lives on.
     """
 
     folder: Path
     data: str | None = None
     made: list[Journal] = field(default_factory=list["Journal"])
     owner: tuple[Process, int] = field(default_factory=_here)
+    ended: bool = False
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the thread that they belong to: contexts are copied to others, and to forked children."""
-        return self.owner == _here()
+        """Whether this is the block that they belong to: contexts are copied to threads, tasks and forked children."""
+        return not self.ended and self.owner == _here()
 
     def next(self) -> Journal:
         """The journal of the next run."""
@@ -87,6 +89,7 @@ class Journals:
         if self.is_here and not self.path.exists():
             with contextlib.suppress(DataUnavailable):
                 forget_keys(self.path)
+        self.ended = True
 
     @property
     def path(self) -> Path:
@@ -166,20 +169,24 @@ def require_same(path: Path, asked_for: Mapping[str, Any], stated: Mapping[str, 
             )
 
 
-def require_named(kept: Journals, account: Account | None, origin: str) -> None:
+def require_named(kept: Journals, account: Account | None, origin: str, begun_as: str | None = None) -> None:
     """Refuse a run of which nothing says whose data it is: with another's journal it would release other people's.
 
     Args:
         kept: where its journal would be.
-        account: that pays for it.
+        account: that pays for it; one in memory says so of the runs that it has paid for itself.
         origin: what its records are read from; empty for arrays.
+        begun_as: the key of the run whose releases the journal holds; None for a run that is new.
     Raises:
         ArgumentError: nothing does; nothing was paid or read.
     """
-    if account is None and kept.data is None and not origin and "files" not in asked():
+    if kept.data is not None or origin or "files" in asked():
+        return
+    if account is None or (account.file is None and begun_as is not None and not account.has_paid(begun_as)):
+        lost = "" if account is None else "An account in memory is lost with its process. "
         raise ArgumentError(
             "a run on arrays that no account pays for cannot be resumed: fits in another order would be taken for one "
-            "another, and release some people twice. Give the account of the data (account=), name them, as in "
+            f"another, and release some people twice. {lost}Give the account of the data (account=), name them, as in "
             "resumable(folder, data='patients 2026'), or read them from files (Table.open)."
         )
 
@@ -191,7 +198,8 @@ def resumable(folder: str | Path, *, data: str | None = None) -> Generator[None]
     Every release is on disk before the solver sees it. After a crash, a power cut or `kill -9` the same calls with the
     same folder repeat the releases that were made from there and go on with fresh noise, under the same plan and the
     same payment. After a run that came to its end they give its result again, and nothing is charged. A run in another
-    thread or process than the one that entered keeps no journal, and is charged again when it is made again.
+    thread or process than the one that entered, or of a task that goes on after the block, keeps no journal, and is
+    charged again when it is made again.
 
     Args:
         folder: made if it is not there, with access for its owner only; one that others may enter is refused. It holds
@@ -199,8 +207,9 @@ def resumable(folder: str | Path, *, data: str | None = None) -> Generator[None]
             is of users, the keys of its cuts and of where its users stand, which are secrets; the data are not in it.
             One process at a time uses it.
         data: what you call the data set that all runs inside are of, where neither an account pays for them nor files
-            are read: a name of your choice, written to the folder. A run under another name is refused. Give the runs
-            of each data set a folder of their own: by one name they count as of the same people.
+            are read, or the account was in memory of a process that is gone: a name of your choice, written to the
+            folder. A run under another name is refused. Give the runs of each data set a folder of their own: by one
+            name they count as of the same people.
     Raises:
         ArgumentError: it cannot be used, or is in use by another process. Inside, a run is refused that is not the one
             that was stopped, that is of arrays without a name or an account, whose noise comes from a seed, or that

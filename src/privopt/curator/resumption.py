@@ -106,6 +106,7 @@ class Resumption:
         line = resumption._journal.next()
         if line is not None:
             resumption.payment = resumption._checked(line.header)
+            require_named(kept, account, origin, resumption.key)
         if account is not None:
             resumption._journal.follow(account.claim(resumption.key), paid=account.has_paid(resumption.key))
         return resumption

@@ -6,6 +6,7 @@ of their cells is read by itself, and one that cannot be read counts as missing.
 """
 
 import decimal
+import itertools
 import math
 import unicodedata
 import warnings
@@ -95,43 +96,54 @@ def _listed(private_rows: Sequence[Any]) -> Floats:
         That is public, as the type of an array is. An entry of another length, or of another kind, is a record that
         cannot be read: all its cells are missing.
     """
-    private_read = [_row(private_row) for private_row in private_rows]
-    private_lengths = Counter(-1 if private_row is None else len(private_row) for private_row in private_read)
-    width = max(private_lengths, key=lambda length: (private_lengths[length], length), default=-1)
+    private_lengths = [_length(private_row) for private_row in private_rows]
+    private_counts = Counter(private_lengths)
+    width = max(private_counts, key=lambda length: (private_counts[length], length), default=-1)
+    private_pairs = zip(private_rows, private_lengths, strict=True)
     if width < 0:
-        return numbers(
-            private_row if private_cells is None else None
-            for private_row, private_cells in zip(private_rows, private_read, strict=True)
-        )
+        return numbers(private_row if length < 0 else None for private_row, length in private_pairs)
     private_missing = [None] * width
     return numbers(
         private_cell
-        for private_cells in private_read
-        for private_cell in (
-            private_missing if private_cells is None or len(private_cells) != width else private_cells
-        )
-    ).reshape(len(private_read), width)
+        for private_row, length in private_pairs
+        for private_cell in (_row(private_row, width) if length == width else private_missing)
+    ).reshape(len(private_lengths), width)
 
 
-def _row(private_row: Any) -> list[Any] | None:
-    """The cells of a row; None for what is none, such as a number, a text or an object that fails."""
-    try:
-        if isinstance(private_row, list | tuple):
-            return list(private_row)
-        if isinstance(private_row, str | bytes | bytearray | memoryview | np.generic | decimal.Decimal):
-            return None
-        if isinstance(private_row, Sequence):
-            return list(private_row)
-        if isinstance(private_row, np.ma.MaskedArray):
-            return list(private_row) if private_row.ndim == 1 else None  # with what is masked in it
-        if not hasattr(private_row, "__array__"):
-            return None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            private_array = np.asarray(private_row)
-            return list(private_array) if private_array.ndim == 1 else None
-    except Exception:
+def _sequence(private_row: Any) -> Any:
+    """What has the length and the cells of a row; None for what is none, such as a number or a text."""
+    if isinstance(private_row, list | tuple):
+        return private_row
+    if isinstance(private_row, str | bytes | bytearray | memoryview | np.generic | decimal.Decimal):
         return None
+    if isinstance(private_row, Sequence):
+        return private_row
+    if isinstance(private_row, np.ma.MaskedArray):
+        return private_row if private_row.ndim == 1 else None  # with what is masked in it
+    if not hasattr(private_row, "__array__"):
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        private_array = np.asarray(private_row)
+        return private_array if private_array.ndim == 1 else None
+
+
+def _length(private_row: Any) -> int:
+    """How many cells a row says that it has, without reading any; -1 for what is none, or fails."""
+    try:
+        private_cells = _sequence(private_row)
+        return -1 if private_cells is None else len(private_cells)
+    except Exception:
+        return -1
+
+
+def _row(private_row: Any, width: int) -> list[Any]:
+    """The cells of a row, all missing where it fails or holds another number; no more of them are read."""
+    try:
+        private_cells = list(itertools.islice(_sequence(private_row), width + 1))
+    except Exception:
+        private_cells = []
+    return private_cells if len(private_cells) == width else [None] * width
 
 
 def targets(private_targets: Any, *, labels: bool) -> NDArray[Any]:

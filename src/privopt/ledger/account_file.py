@@ -31,7 +31,7 @@ from privopt.ledger.ledger import Ledger
 from privopt.ledger.payments import COLUMNS, Payment, Terms, new_row, now, payment_of
 from privopt.public import Relation
 
-MOST_BYTES = 2**26  # of the file: about a hundred thousand payments
+MOST_BYTES = 2**26  # of the file: about two hundred thousand payments for equal fits
 PATIENCE = 60.0  # seconds that a payment waits for the others to finish theirs
 SEED_MARK = "a seed was used"
 _APPLICATION, _VERSION = 0x70726976, 1

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from privopt.errors import AccountError
@@ -144,8 +144,7 @@ class Payment:
             )
         epsilon, delta = row["epsilon"], row["delta"]
         try:
-            event = event_from_dict(json.loads(row["event"]))
-            again = price(event, epsilon, delta, terms)
+            event, again = _priced(row["event"], epsilon, delta, terms)
         except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             why = str(error) if isinstance(error, ValueError) else "its event is no event."
             raise AccountError(
@@ -230,6 +229,13 @@ def price(event: Event, epsilon: float, delta: float, terms: Terms) -> Cost:
         return Cost(epsilon, delta)
     exact = filter_cost(terms.composition, event, terms.budget.epsilon)
     return Cost(rounded_up(exact.amount * _SLACK), rounded_up(exact.delta * _SLACK))
+
+
+@lru_cache(maxsize=256)  # most payments of an account are for a fit that it has paid for before
+def _priced(event: str, epsilon: float, delta: float, terms: Terms) -> tuple[Event, Cost]:
+    """A stored event, and its price."""
+    read = event_from_dict(json.loads(event))
+    return read, price(read, epsilon, delta, terms)
 
 
 def _hash(text: str) -> str:

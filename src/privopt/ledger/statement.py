@@ -7,6 +7,7 @@ payments add up, and as the epsilon of the largest fit that it still pays for.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, time
+from functools import cached_property
 
 from privopt.errors import ArgumentError
 from privopt.ledger.account_file import AccountFile
@@ -22,14 +23,21 @@ class Line:
     Attributes:
         payment: what was paid.
         used: the share of the budget that it and all before it used, at most 1 but for rounding.
-        left: the largest epsilon of one more fit that what is left after it pays for, see `largest_payable`.
-        left_delta: the delta of that fit: the account's, of which under basic composition what was paid is gone.
+        rest: what is left after it.
+        left_delta: the delta of one more fit: the account's, of which under basic composition what was paid is gone.
+        terms: of the account.
     """
 
     payment: Payment
     used: float
-    left: float
+    rest: Cost
     left_delta: float
+    terms: Terms
+
+    @cached_property
+    def left(self) -> float:
+        """The largest epsilon of one more fit that what is left after it pays for, which takes a search."""
+        return largest_payable(self.terms.composition, self.rest, self.terms.budget.delta)
 
     @property
     def is_mark(self) -> bool:
@@ -130,11 +138,9 @@ def _lines(terms: Terms, payments: Iterable[Payment]) -> tuple[Line, ...]:
     lines: list[Line] = []
     for payment in payments:
         spent = sum_of_costs((spent, payment.cost))
-        left = largest_payable(
-            terms.composition, Cost(max(0.0, cap.amount - spent.amount)), terms.budget.delta
-        )
+        rest = Cost(max(0.0, cap.amount - spent.amount))
         shares = [spent.amount / cap.amount, *([spent.delta / cap.delta] if cap.delta > 0 else [])]
         is_basic = terms.composition == "basic"
         delta = max(0.0, cap.delta - spent.delta) if is_basic else terms.budget.delta
-        lines.append(Line(payment=payment, used=max(shares), left=left, left_delta=delta))
+        lines.append(Line(payment=payment, used=max(shares), rest=rest, left_delta=delta, terms=terms))
     return tuple(lines)

@@ -6,6 +6,7 @@ that no exception depends on a private value. Each cell is read by itself: no ot
 
 import abc
 import contextlib
+import math
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -250,7 +251,7 @@ def level_codes(private_column: Any, spec: ColumnSpec) -> Codes:
     assert writings is not None
 
     def codes_of(private_cells: Iterable[Any]) -> Codes:
-        return np.asarray([writings.position(cell) for cell in private_cells], dtype=np.int64)
+        return np.asarray([_or(-1, writings.position, cell) for cell in private_cells], dtype=np.int64)
 
     if isinstance(private_column, np.ndarray):
         return codes_of(private_column)
@@ -373,7 +374,9 @@ def _from_pandas(private_series: Any, *, as_lists: bool) -> Any:
         lists_of_numbers = [_number_list(cell) for cell in private_series]
         return _chunked(pa.array(lists_of_numbers, type=pa.large_list(pa.float64())))
     if pd.api.types.infer_dtype(private_series, skipna=True) == "string":
-        with contextlib.suppress(UnicodeError):
+        with contextlib.suppress(
+            Exception
+        ):  # text that is no Unicode, a NaN of a type that Arrow does not know
             return _chunked(pa.array(private_series, type=pa.large_string(), from_pandas=True))
     return private_series.to_numpy(dtype=object)
 
@@ -433,9 +436,17 @@ def _scalar(private_value: Any) -> Any:
 
 
 def each(private_cells: Iterable[Any], read: Callable[[Any], float]) -> Floats:
-    """Cells read one by one."""
+    """Cells read one by one; NaN for one that fails when it is read."""
     with np.errstate(all="ignore"):
-        return np.fromiter((read(private_cell) for private_cell in private_cells), np.float64)
+        return np.fromiter((_or(math.nan, read, private_cell) for private_cell in private_cells), np.float64)
+
+
+def _or(missing: Any, read: Callable[[Any], Any], private_cell: Any) -> Any:
+    """What a cell is read as; what a missing one is where reading fails, as of an object that fails."""
+    try:
+        return read(private_cell)
+    except Exception:
+        return missing
 
 
 def by_text(private_column: Any, read: Callable[[Any], float]) -> Floats:

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from privopt.errors import ArgumentError
-from privopt.tables.cells import cannot_be_looked_up, plain, unmarked
+from privopt.tables.cells import plain, unmarked
 from privopt.tables.column_spec import ColumnSpec
 from privopt.tables.errors import TableError
 
@@ -118,7 +118,9 @@ def _cells(private_column: Any, name: str) -> NDArray[Any]:
     kind = private_column.type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    if cannot_be_looked_up(kind):
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    if pa.types.is_nested(kind):
         raise TableError(f"Column {name!r} is stored as {kind}: it cannot tell users apart.")
     as_array = pa.types.is_floating(kind) or (pa.types.is_integer(kind) and private_column.null_count == 0)
     if as_array and not pa.types.is_dictionary(private_column.type):
@@ -127,12 +129,26 @@ def _cells(private_column: Any, name: str) -> NDArray[Any]:
     start = 0
     for private_chunk in private_column.chunks:
         if not pa.types.is_dictionary(private_chunk.type):
-            private_chunk = pc.call_function("dictionary_encode", [private_chunk])
+            private_chunk = pc.call_function("dictionary_encode", [_encodable(private_chunk)])
         private_known = np.append(_distinct(private_chunk.dictionary), np.asarray([""], dtype=object))
         places = private_chunk.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
         private_cells[start : start + len(places)] = private_known[places]  # the last one is where -1 points
         start += len(places)
     return private_cells
+
+
+def _encodable(private_chunk: Any) -> Any:
+    """The same cells as a type that Arrow can tell apart, and Python can hold.
+
+    UUIDs are their bytes, narrow decimals wide ones, and clocks of nanoseconds, which Python lacks, integers.
+    """
+    if isinstance(private_chunk.type, pa.BaseExtensionType):
+        return private_chunk.storage
+    if private_chunk.type == pa.time64("ns"):
+        return private_chunk.cast(pa.int64())
+    if str(private_chunk.type).startswith(("decimal32", "decimal64")):
+        return private_chunk.cast(pa.decimal128(38, private_chunk.type.scale))
+    return private_chunk
 
 
 def _distinct(private_values: Any) -> NDArray[Any]:

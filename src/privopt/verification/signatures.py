@@ -49,7 +49,9 @@ def sign(target: Path, files: Mapping[str, bytes], key: Path) -> Path:
         "files": digests,
         "signature": private.sign(_message(digests)).hex(),
     }
-    target.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    target.unlink(missing_ok=True)  # a link that came with other files leads elsewhere
+    with target.open("x", encoding="utf-8") as file:
+        file.write(json.dumps(document, indent=2) + "\n")
     return target
 
 
@@ -103,7 +105,9 @@ def signed(signature: Path, files: Mapping[str, bytes], trusted: Sequence[Path])
         return Check(SUBJECT, Outcome.UNCHECKED, f"signed by {name}, whom no --trusted-key names")
     if public not in keys:
         return Check(SUBJECT, Outcome.FAILS, f"signed by {name}, who is none of the trusted")
-    return Check(SUBJECT, Outcome.HOLDS, f"every file is as it was signed by {name}")
+    absent = [role for role in ROLES if role in stated and role not in files]
+    rest = f"; signed as well, and not there: {', '.join(absent)}" if absent else ""
+    return Check(SUBJECT, Outcome.HOLDS, f"every file that is there is as it was signed by {name}{rest}")
 
 
 def _message(digests: Mapping[str, Any]) -> bytes:

@@ -189,9 +189,12 @@ def _prices(report: Fields, event: Fields, relation: str, epsilon: float, delta:
     points = [(p.number("epsilon", 0.0), p.number("delta", 0.0, 1.0)) for p in report.each("curve")]
     closed = all(not way.leaves for way in ways_through(event)[0])
     step = max(1, len(points) // (_CLOSED_POINTS if closed else _CURVE_POINTS))
-    looked = (
-        points[::step] if closed else [point for point in points[::step] if point[0] > _LEAST_SHARE * epsilon]
-    )
+    telling = min(points, key=lambda point: guess(*point), default=None)  # what the best guess follows from
+    looked = points[::step]
+    if not closed:
+        looked = [point for point in looked if point[0] > _LEAST_SHARE * epsilon]
+    elif telling is not None and telling not in looked:
+        looked.append(telling)
     answers = [priced("curve", event, relation, *point) for point in looked]
     bad = next((check for check in answers if check.outcome is not Outcome.HOLDS), None)
     if bad is not None:
@@ -199,8 +202,8 @@ def _prices(report: Fields, event: Fields, relation: str, epsilon: float, delta:
     elif answers:
         said = f"{len(answers)} of {len(points)} points of the curve hold by the second accountant"
         yield Check("curve", Outcome.HOLDS, said)
-    if points and not closed:
-        yield _guessed(event, relation, min(points, key=lambda point: guess(*point)), epsilon)
+    if telling is not None and not closed:
+        yield _guessed(event, relation, telling, epsilon)
 
 
 def _guessed(event: Fields, relation: str, point: tuple[float, float], claimed: float) -> Check:

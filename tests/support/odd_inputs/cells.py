@@ -5,7 +5,7 @@ import decimal
 import fractions
 import uuid
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -87,6 +87,16 @@ class Endless:
         return np.zeros(Endless.calls)
 
 
+class Unending(Sequence[float]):
+    """A sequence of three numbers that never ends."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, place: Any) -> Any:
+        return 0.5
+
+
 class Warns:
     """An array that warns."""
 
@@ -146,6 +156,9 @@ EVERY_ODD: dict[str, Any] = {
     "an array of changing length": Endless(),
     "an array that warns": Warns(),
     "a recursive list": _RECURSIVE,
+    "a NaN of a long double": np.longdouble("nan"),
+    "a range beyond all memory": range(10**15),
+    "a sequence that never ends": Unending(),
     **{f"an object whose {name} fails": failing(base, name) for name, base in PROTOCOLS.items()},
 }
 every_odd_cell = pytest.mark.parametrize("odd", ODD)
