@@ -13,7 +13,7 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "privopt"
 FILES = sorted(SOURCE.rglob("*.py"))
-LONGEST_FILE = 450
+LONGEST_FILE = 600
 
 FRONT_ENDS = {
     "attacks",

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.support.odd_cells import EVERY_ODD
+from tests.support.odd_inputs.cells import EVERY_ODD
 
 from privopt.tables import TabularEncoder
 

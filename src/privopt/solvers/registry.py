@@ -14,6 +14,7 @@ from privopt.problems.black_box import BlackBox
 from privopt.problems.constraints import Constraint, L1Ball, Polytope, Product, Simplex
 from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.losses import Poisson
+from privopt.queries.effects import require_pure_loss
 from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
 from privopt.solvers.anytime_mirror_descent import AnytimeMirrorDescent
@@ -180,8 +181,14 @@ def automatic(instance: Instance) -> Choice:
     `Problem.constant` declares the column of ones, in which a mean can be put. Objective perturbation behind the same
     whitening is about as good where a strong ridge is wanted, and its running time depends on the data, so it is never
     chosen. Nor is KL Spider: its bound is proved, and its result is worse.
+
+    Raises:
+        ValueError: a loss of the user's own has effects such as a callback.
     """
     problem, public = instance.problem, instance.public
+    require_pure_loss(
+        problem.loss, problem.parameter_shape(public), public
+    )  # it is tried on made-up points below
     if isinstance(problem.loss, GroupedLoss):
         return _for_groups(instance)
     if isinstance(problem.loss, BlackBox):
