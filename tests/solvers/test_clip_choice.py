@@ -40,10 +40,21 @@ def units_of(n=3_000, relation="replace-one"):
     return Units.from_arrays(rows, rng.uniform(0.0, 0.1, n), row_bound=1.001, relation=relation, n=n)
 
 
+def test_the_clip_grows_beyond_the_chosen_length_as_the_noise_falls():
+    public = units_of().public
+
+    def stretch(inner, epsilon):
+        return PrivateClip(inner=inner).configure(Instance(PROBLEM, public, Budget(epsilon, 1e-6))).stretch
+
+    assert stretch(GradientDescent(), 0.1) == 1.0
+    assert 1.0 < stretch(GradientDescent(), 3.0) < stretch(GradientDescent(), 100.0)
+    assert stretch(O2NC(), 100.0) == 1.0  # its clip follows the gradients by itself
+
+
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 def test_the_clip_is_near_the_quantile_of_the_norms(relation):
     units = units_of(relation=relation)
-    solver = PrivateClip(inner=GradientDescent(steps=3), quantile=0.5)
+    solver = PrivateClip(inner=GradientDescent(steps=3), quantile=0.5, stretch=1.0)
     result = minimize(PROBLEM, units, budget=BUDGET, solver=solver, random_state=1)
     assert 3.5 < result.findings["clip"].value < 7.1  # half of the norms are below 5; lengths go by sqrt(2)
     assert result.transcript.epsilon(1e-6) == pytest.approx(1.0, rel=2e-3)

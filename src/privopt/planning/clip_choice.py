@@ -6,6 +6,9 @@ The choice has a share of rho = mu^2 / 2: with an exponential mechanism of range
 gradients is the length below which a tenth of them are at the start, where most are long: one too small costs next to
 nothing, as long as steps do not scale with it, and one too large costs noise. Estimates from values are hardly ever
 longer than a gradient can be, so most of them fit: eight tenths. Utility only.
+
+A clip that stays keeps its bias however large the budget is, so it is the chosen length times max(1, sqrt(0.01 / x)),
+x = factor sqrt(p) / (n mu), where the method does not follow the lengths of gradients itself.
 """
 
 import math
@@ -27,6 +30,7 @@ SHARE = 0.05
 LENGTHS = 31
 WIDEST = 32.0  # guessed clips
 QUANTILE, VALUE_QUANTILE = 0.1, 0.8
+QUIET = 0.01  # x
 BONUS = (
     0.02  # of the units, for a length that is sqrt(2) times as long: decides where lengths have equal counts
 )
@@ -40,6 +44,15 @@ def remainder(solver: Any, instance: Instance) -> float:
 def choice_range(solver: Any, instance: Instance) -> float:
     """e of the exponential mechanism: rho = e^2 / 8 = share mu^2 / 2; infinite without noise."""
     return 2.0 * instance.mu * math.sqrt(solver.share) if instance.is_private else math.inf
+
+
+def stretch(solver: Any, instance: Instance) -> float:
+    """The clip over the chosen length."""
+    follows = hasattr(solver.inner, "quantile") or isinstance(instance.problem.loss, BlackBox)
+    if follows or not instance.is_private:
+        return 1.0
+    noise = math.sqrt(instance.parameters) * descent_defaults.noise_of_one(instance, 1.0)
+    return max(1.0, math.sqrt(QUIET / noise))
 
 
 def longest(solver: Any, instance: Instance) -> float:
@@ -71,6 +84,7 @@ DEFAULTS = {
     ),
     "delta": lambda solver, instance: instance.budget.delta,
     "longest": longest,
+    "stretch": stretch,
     "remainder": remainder,
     "choice_range": choice_range,
     # As if the guessed clip were chosen.

@@ -47,6 +47,7 @@ class PrivateClip(Solver):
         share: the choice's part of the budget, a fraction of rho.
         quantile: the share of the units whose gradients, or estimates from values, are to be no longer than the clip.
         longest: the largest clip that may be chosen.
+        stretch: the clip over the chosen length.
         noise_multiplier: 1 where there is noise, 0 where there is none: both parts state their own.
         choice_range: the bounded range of the choice.
         remainder: noise multiplier of the one Gaussian release that pays for everything `inner` releases.
@@ -69,6 +70,7 @@ class PrivateClip(Solver):
     quantile: float = derived(above=0, below=1)
     delta: float = derived(at_least=0, below=1)
     longest: float = derived(above=0)
+    stretch: float = derived(at_least=1)
     remainder: float = derived(at_least=0)
     choice_range: float = derived(above=0)
     planned: Solver = derived()
@@ -181,10 +183,11 @@ class PrivateClip(Solver):
         curator.announce("lengths of gradients")
         counts = self._counts(curator, problem, start, lengths)
         index = int(curator.release(counts, self.choice))
-        clip = float(lengths[index])
+        clip = float(lengths[index]) * self.stretch
         inner = self.configured_inner(problem, curator.public, clip)
         outcome = inner.run(curator.filtered(inner.title, Gaussian(self.remainder)), problem, start)
-        found = Finding(clip, f"about {self.quantile:.0%} of the gradients were no longer at the start")
+        what = f"about {self.quantile:.0%} of the gradients were no longer at the start"
+        found = Finding(clip, what if self.stretch == 1.0 else f"{self.stretch:.3g} times a length: {what}")
         return outcome._replace(findings={"clip": found, **outcome.findings})
 
     def _counts(self, curator: Curator, problem: Problem, start: Array, lengths: Array) -> MeanQuery:
