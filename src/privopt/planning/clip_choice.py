@@ -51,8 +51,7 @@ def stretch(solver: Any, instance: Instance) -> float:
     follows = hasattr(solver.inner, "quantile") or isinstance(instance.problem.loss, BlackBox)
     if follows or not instance.is_private:
         return 1.0
-    noise = math.sqrt(instance.parameters) * descent_defaults.noise_of_one(instance, 1.0)
-    return max(1.0, math.sqrt(QUIET / noise))
+    return max(1.0, math.sqrt(QUIET / descent_defaults.relative_noise(instance)))
 
 
 def longest(solver: Any, instance: Instance) -> float:

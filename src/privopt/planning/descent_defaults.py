@@ -144,6 +144,11 @@ def noise_of_one(instance: Instance, clip: float) -> float:
     return instance.public.relation.factor * clip / (instance.public.n * instance.mu)
 
 
+def relative_noise(instance: Instance) -> float:
+    """x = factor sqrt(p) / (n mu): the noise of one gradient that the whole budget buys, over its clip."""
+    return math.sqrt(instance.parameters) * noise_of_one(instance, 1.0)
+
+
 def smoothness(instance: Instance) -> float:
     """L, a guess of the largest curvature of one record's loss."""
     guessed = guess(instance).curvature * instance.public.row_bound**2

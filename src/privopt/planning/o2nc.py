@@ -183,13 +183,8 @@ def step_factor(solver: Any, instance: Instance) -> float:
         return PROVED_STEP_FACTOR
     if not isinstance(instance.problem.loss, RecordLoss):
         return STEP_FACTOR
-    noise = relative_noise(instance)
+    noise = descent_defaults.relative_noise(instance)
     return OWN_STEP_FACTOR * (2.0 if noise == 0 else min(max(LITTLE_NOISE / noise, 1.0), 2.0))
-
-
-def relative_noise(instance: Instance) -> float:
-    """x = factor sqrt(p) / (n mu): the noise of one gradient that the whole budget buys, over its clip."""
-    return math.sqrt(instance.parameters) * descent_defaults.noise_of_one(instance, 1.0)
 
 
 def own_quantile(instance: Instance) -> float:
@@ -198,7 +193,9 @@ def own_quantile(instance: Instance) -> float:
     A clip that shortens a fifth of them keeps its bias however large the budget is, so it shortens fewer where there is
     less noise.
     """
-    return 1.0 - min(max(SHORTENED * relative_noise(instance), LEAST_SHORTENED), MOST_SHORTENED)
+    return 1.0 - min(
+        max(SHORTENED * descent_defaults.relative_noise(instance), LEAST_SHORTENED), MOST_SHORTENED
+    )
 
 
 def typical(solver: Any, instance: Instance) -> float:

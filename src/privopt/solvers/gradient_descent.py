@@ -235,16 +235,18 @@ class GradientDescent(StepwiseSolver):
         slopes: list[Array] = []
         deviations: list[float] = []
         shown, momentum = planning.ShownCurvature(), self.momentum
+        keeps = self.returns == "flattest" or self.rows is not None
         for ratio, noise in zip(self._mixing_ratios(), self.mechanisms(), strict=True):
             query = ClippedGradient(loss=problem.loss, at=state.at, clip=self.clip, balanced=self.balanced)
             gradient = curator.release(query, noise)
             deviation = _deviation(noise, query, curator.public)
+            if self.secant or keeps:
+                slopes.append(_with_penalty(problem, gradient, state.at))
             if self.secant:
-                shown = shown.after(state.at, _with_penalty(problem, gradient, state.at), deviation)
-            if self.returns == "flattest" or self.rows is not None:
+                shown = shown.after(state.at, slopes[-1], deviation)
+            if keeps:
                 points.append(state.at)
                 gradients.append(gradient)
-                slopes.append(_with_penalty(problem, gradient, state.at))
                 deviations.append(deviation)
             if self.hurries and 2 * len(points) == self.steps - self.steps % 2:
                 grows = planning.still_grows(points, slopes, deviation)
