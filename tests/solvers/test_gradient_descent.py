@@ -508,7 +508,7 @@ def minimum_of(problem, rows, labels):
 def test_parameters_grow_where_gradients_point_away_from_zero_beyond_their_noise():
     points = [[1.0, 0.0]] * 8
     outward, inward = [[-0.1, 5.0]] * 8, [[0.1, 5.0]] * 8
-    assert still_grows(points, outward, 0.05)  # 0.1 against 2 * 0.05 / sqrt(4)
+    assert still_grows(points, outward, 0.05)  # 0.1 against 2.5 * 0.05 / sqrt(4)
     assert not still_grows(points, outward, 0.2)
     assert not still_grows(points, inward, 0.05)
     assert not still_grows([], [], 0.05)

@@ -24,7 +24,7 @@ from privopt.planning.quantile_level import level_notice
 SHARE_OF_STEP = 0.5  # what a given step size may take of a parameter for the ridge by a gradient step
 
 HURRIED = 0.95  # momentum of the last half, where parameters still grow
-GROWING = 2.0  # standard deviations
+GROWING = 2.5  # standard deviations
 RARE = 10.0  # minus the logarithm of how often noise alone shows a curvature
 
 
@@ -148,7 +148,7 @@ class ShownCurvature:
 
 
 def still_grows(points: Sequence[ArrayLike], slopes: Sequence[ArrayLike], deviation: float) -> bool:
-    """Whether the second half of some released gradients points away from 0, beyond two deviations of its noise.
+    """Whether the second half of some released gradients points away from 0, beyond 2.5 deviations of its noise.
 
     Classes that lie apart want long parameters, and a hinge is nearly flat in their length: it is the one direction in
     which steps that suit all others stop short. It is the direction of the point before these gradients, which has none
