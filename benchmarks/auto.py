@@ -9,9 +9,12 @@ of `auto` over the smallest mean of its rivals. A rival of 0 returns the start, 
 """
 
 import math
+import multiprocessing
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -169,7 +172,7 @@ def cells() -> list[Cell]:
 
 
 def measure(*, seeds: int | None = None, quick: bool = False, only: str = "") -> Iterator[Record]:
-    """One record a cell and method.
+    """One record a cell and method; as many cells at a time as there are processors.
 
     Args:
         seeds: of a cell.
@@ -177,16 +180,25 @@ def measure(*, seeds: int | None = None, quick: bool = False, only: str = "") ->
         only: families whose names begin so.
     """
     seen: list[Rivals] = []
-    for cell in cells():
+    places: list[int] = []
+    for place, cell in enumerate(cells()):
         if not cell.family.startswith(only) or (quick and any(cell.rivals is one for one in seen)):
             continue
         seen.append(cell.rivals)
-        posed = [cell.made(seed) for seed in range(seeds or (QUICK_SEEDS if quick else SEEDS))]
-        for method, solver in {AUTO: "auto", **cell.rivals}.items():
-            record = run(cell, method, solver, posed)
-            if record is not None:
-                yield record
-        yield _record(cell, START, "", [one.trivial for one in posed], 0.0)
+        places.append(place)
+    measured = partial(_measured, seeds or (QUICK_SEEDS if quick else SEEDS))
+    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
+        for records in pool.map(measured, places):
+            yield from records
+
+
+def _measured(seeds: int, place: int) -> list[Record]:
+    """The records of the cell at a place of the panel."""
+    cell = cells()[place]
+    posed = [cell.made(seed) for seed in range(seeds)]
+    found = [run(cell, method, solver, posed) for method, solver in {AUTO: "auto", **cell.rivals}.items()]
+    found.append(_record(cell, START, "", [one.trivial for one in posed], 0.0))
+    return [one for one in found if one is not None]
 
 
 def run(cell: Cell, method: str, solver: Any, posed: Sequence[Posed]) -> Record | None:

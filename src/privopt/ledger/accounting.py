@@ -71,7 +71,8 @@ Accountant = Literal["best", "exact", "direct", "pure", "zcdp", "pld", "renyi"]
 SMALLEST_PLD_DELTA = 1e-10  # the library's convolutions are floating point and truncate tails of 1e-15 each
 LARGEST_PLD_RHO = 100.0  # e^epsilon must not overflow on the grid
 MOST_PLD_LEAVES = 200  # different leaves; a thousand of them would cost seconds
-FINEST_GRID, COARSEST_GRID = 1e-5, 2e-3
+FINEST_GRID, COARSEST_GRID = 1e-5, 2e-3  # losses up to an epsilon of 10
+MOST_GRID = 5_000  # points up to the epsilon that is expected: what a grid overstates is a fraction of a step, once
 TAIL_MASS = 1e-15
 # The library's own orders, thinned where a fixed-size sample costs 30 ms for each.
 RENYI_ORDERS = [1 + k / 10 for k in range(1, 100)] + [*range(11, 25), *range(26, 64, 4), 64, 128]
@@ -265,7 +266,7 @@ def _direct(
 
 
 def _grid(near: float) -> float:
-    return min(max(near / 500, FINEST_GRID), COARSEST_GRID)
+    return min(max(near / 500, FINEST_GRID), max(near / MOST_GRID, COARSEST_GRID))
 
 
 def _pld_epsilon(
