@@ -48,7 +48,7 @@ N, D, TESTED, SEEDS = 2_000, 6, 10_000, 10
 EPSILONS = (1.0, 10.0, 100.0, 1e3, 1e5, math.inf)
 DELTA = 1.0 / N**2
 _PAIRS = [(alpha, epsilon) for alpha in (1e-4, 1e-3, 10.0) for epsilon in (100.0, 1e4, math.inf)]
-SLACK = 1e-4  # of the loss; twice that on an l1 ball, where steps towards vertices end slowly
+SLACK = 1e-4  # of the loss; on an l1 ball ten times that, where steps towards vertices end slowly
 WEIGHTS = np.array([1.5, -1.0, 0.7, 0.0, 0.4, -0.3])
 
 
@@ -237,7 +237,7 @@ def rises(less: np.ndarray, more: np.ndarray, best: float, slack: float = SLACK)
 @pytest.mark.parametrize("name", LAWS)
 def test_the_test_loss_does_not_rise_with_the_budget(name):
     found = losses_of(name, EPSILONS, SEEDS)
-    best, slack = float(found[math.inf][0]), 2 * SLACK if name == "sparse logistic" else SLACK
+    best, slack = float(found[math.inf][0]), 10 * SLACK if name == "sparse logistic" else SLACK
     means = {epsilon: loss.mean() for epsilon, loss in found.items()}
     for less, more in itertools.pairwise(EPSILONS):
         assert rises(found[less], found[more], best, slack) <= 0.0, means
