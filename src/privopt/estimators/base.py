@@ -25,7 +25,7 @@ from privopt.estimators.search import Candidate, SearchPlan, plan_search, run_se
 from privopt.estimators.searched import describe_strength, in_search, marked
 from privopt.estimators.setup import Setup
 from privopt.estimators.specification import Shape, Specification
-from privopt.estimators.stages import Fitted, ScaleEstimation, fit_in_stages, plan_fit, plan_stages
+from privopt.estimators.stages import Fitted, StagedPlan, fit_in_stages, plan_fit
 from privopt.estimators.table_arguments import arguments_of, asked_of_a_table
 from privopt.estimators.targets import Classes, Counts, Numbers, Target, describe_coefficients
 from privopt.ledger.account import Account, checked_account
@@ -324,11 +324,10 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
         return self.solver
 
     def _fit_alone(self, shape: Shape, records: Records, observer: Observer | None) -> Fitted:
-        """One model, after the bounds where they are to be estimated."""
+        """One model, after the stages that go before it."""
         setup = self._setup(shape, records.private_targets)
-        scales = ScaleEstimation.of(setup)
-        if scales is not None:
-            staged = plan_stages(setup, scales, self._solver(setup))
+        staged = StagedPlan.of(setup, self._solver(setup))
+        if staged is not None:
             records.require(lambda: staged.plan)
             return fit_in_stages(staged, records, account=self.account, observer=observer)
         records.require(lambda: plan_fit(setup, self._solver(setup)))
