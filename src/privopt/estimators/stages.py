@@ -276,7 +276,9 @@ class StagedPlan:
             if scales is None and count is None:
                 return None
             configured = chosen.configure(instance)
-            if not any(leaf_counts(configured.event(public))):  # it gives back the start, and nothing is to be paid
+            if not any(
+                leaf_counts(configured.event(public))
+            ):  # it gives back the start, and nothing is to be paid
                 count = None
             if scales is None and count is None:
                 return None
@@ -314,8 +316,14 @@ class StagedPlan:
             releases=alone.releases + len(before),
             passes=alone.passes + (scales is not None),  # the count reads no row
             seconds=alone.seconds + (0.0 if scales is None else estimation_seconds(public)),
-            indicators={**alone.indicators, **({} if count is None else count.scaled(scale).indicators(public))},
-            notices=(*extreme_epsilon(budget), *(notice for notice in alone.notices if notice not in extreme)),
+            indicators={
+                **alone.indicators,
+                **({} if count is None else count.scaled(scale).indicators(public)),
+            },
+            notices=(
+                *extreme_epsilon(budget),
+                *(notice for notice in alone.notices if notice not in extreme),
+            ),
         )
         return cls(
             setup=setup,
@@ -440,9 +448,8 @@ def fit_in_stages(
 
     with double_precision():
         if scales is None:
-            with given_back(setup.units(records)) as units:
-                with reserved(units, rehearsed(units).extra()):
-                    return finished(begun(units), units, setup)
+            with given_back(setup.units(records)) as units, reserved(units, rehearsed(units).extra()):
+                return finished(begun(units), units, setup)
         with records.in_succession() as records:
             # Keys and shapes are checked before anything is paid, and there is one copy of the data at a time.
             with given_back(setup.loose_units(records)) as loose:

@@ -127,7 +127,11 @@ def moment_deviation(multiplier: float, public: Public) -> float:
 
 def count_multiplier(budget: Budget) -> float:
     """The noise multiplier of a count for `COUNT_SHARE` of a budget; it is the deviation of the number as well."""
-    return 1.0 / (gaussian_mu(budget.epsilon, budget.delta) * math.sqrt(COUNT_SHARE)) if budget.is_private else 0.0
+    return (
+        1.0 / (gaussian_mu(budget.epsilon, budget.delta) * math.sqrt(COUNT_SHARE))
+        if budget.is_private
+        else 0.0
+    )
 
 
 def tells(deviation: float, public: Public) -> bool:
