@@ -99,7 +99,7 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
         privacy_: the `PrivacyReport`: what was protected, how, and at what price.
         plan_: the `Plan` that was announced before the data were read.
         usable_: the released estimate of the number of units that could be used, see `privacy_` for its deviation; None
-            where no release tells it.
+            where it would be all noise. Read off a release of the solver, or counted for 1 % of the budget.
         encoder_: what turned the rows of a `Table` into features, from its schema alone; None where X was features.
     Privacy:
         Everything released passes the curator, priced before data are read. A missing feature becomes a public number

@@ -34,6 +34,7 @@ CAUSES = (
     "Usual causes: labels in another spelling than the declared ones (yes and no, the codes 1 and 2, M and F); labels "
     "stored as text; numbers with a decimal comma; an encoding other than UTF-8; missing targets"
 )
+CELL_CAUSES = CAUSES.replace("labels", "levels").replace("missing targets", "cells that are empty")
 
 
 @dataclass(frozen=True, kw_only=True)
