@@ -37,7 +37,9 @@ def test_the_choice_is_part_of_the_price(kind: Any) -> None:
     assert model.alpha_ in GRID
     assert model.plan_.event == chosen(kind).plan(n=ROWS, n_features=WIDTH).event
     assert model.privacy_.selection.private
-    assert "chosen privately among 2 public ones for 49.5 % of the budget" in model.privacy_.selection.sentence
+    assert (
+        "chosen privately among 2 public ones for 49.5 % of the budget" in model.privacy_.selection.sentence
+    )
     assert model.predict(X).shape == (ROWS,)
 
 
