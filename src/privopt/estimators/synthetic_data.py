@@ -18,7 +18,13 @@ from privopt.curator.run import Run, rehearsed
 from privopt.data.units import Units
 from privopt.estimators import arguments, table_source
 from privopt.estimators.asked_workload import asked_workload
-from privopt.estimators.synthetic_report import declared_facts, marginal_table, model_summary, pictures
+from privopt.estimators.synthetic_report import (
+    declared_facts,
+    marginal_table,
+    model_summary,
+    pictures,
+    unread_cells,
+)
 from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
@@ -366,8 +372,9 @@ class SyntheticData(NamedArguments, BaseEstimator):
         measured = released_marginals(result.transcript, coding.levels)
         total = released_total(measured)
         shown = pictures(model, measured, total, coding)
+        told = {**result.findings, **unread_cells(measured, total, coding)}
         report = PrivacyReport.of(
-            result._replace(params=None, pictures=(*result.pictures, *shown)),
+            result._replace(params=None, findings=told, pictures=(*result.pictures, *shown)),
             title=f"Synthetic data ({result.plan.solver})",
             declared=declared_facts(coding, asked.workload),
             model=model_summary(model, coding),
