@@ -19,10 +19,10 @@ from privopt.cli import app
 from privopt.commands import screen
 from privopt.errors import AccountError
 from privopt.ledger import payments, statement
-from privopt.ledger.statement import Statement
 from privopt.ledger.default_account import ACCOUNT, REQUIRE
 from privopt.ledger.event_json import event_from_dict
 from privopt.ledger.filters import filter_cost
+from privopt.ledger.statement import Statement
 
 SCHEMA = {
     "target": "ill",

@@ -144,7 +144,9 @@ def _log_delta(mu: float, epsilon: float) -> float:
 
 
 def _log_deltas(mu: float | NDArray[np.float64], epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
-    """log delta(epsilon) for epsilon >= 0 and 0 < mu < infinity, one or one for each, without cancellation down to 1e-300 and beyond.
+    """log delta(epsilon) for epsilon >= 0 and 0 < mu < infinity, without cancellation down to 1e-300 and beyond.
+
+    `mu` is one for all epsilons, or one for each.
 
     With x = epsilon / mu - mu / 2 and y = x + mu, e^epsilon phi(y) = phi(x), so delta = phi(x) (M(x) - M(y)), where
     M is Mills' ratio. Where x is far below 0 that overflows and the difference of the two probabilities is harmless.
