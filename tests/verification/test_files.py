@@ -57,6 +57,14 @@ def test_a_seeded_report_is_not_verified(tmp_path):
     assert "NOT PRIVATE" in outcome.output
 
 
+@pytest.mark.parametrize("work", ["nan", "inf", "0", "-1"])
+@pytest.mark.parametrize("command", ["verify", "report"])
+def test_work_is_a_number_of_seconds(command, work, folder):
+    outcome = CliRunner().invoke(app, [command, str(folder), "--work", work])
+    assert outcome.exit_code == 2
+    assert "Invalid value for '--work'" in outcome.stderr
+
+
 def test_the_verdict_is_also_json(report):
     outcome = run(report, "--json")
     (verdict,) = json.loads(outcome.output)
