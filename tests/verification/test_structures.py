@@ -219,6 +219,15 @@ def test_a_file_of_no_runs_is_refused_in_a_sentence(folder):
         verify(folder / "report.json")
 
 
+def test_several_runs_have_no_other_members(folder):
+    report = read(folder / "report.json")
+    several = {"format": "privopt-reports", "format_version": 2, "title": "t", "runs": [report]}
+    write(folder / "report.json", several)
+    assert finding(folder / "report.json") is Finding.PRICED
+    write(folder / "report.json", several | {"replay": report["replay"]})
+    assert finding(folder / "report.json") is None
+
+
 def test_the_page_beside_a_report_is_named_as_not_checked(folder):
     assert not any("report.html" in said for said in verify(folder)[0].declared)
     (folder / "report.html").write_text("<h1>epsilon 0.001</h1>")

@@ -18,6 +18,7 @@ from privopt.verification.work import limited_work
 REPORT_FORMAT = "privopt-report"
 FORMATS = {REPORT_FORMAT: (1, 2), "privopt-reports": (1, 2)}
 MOST_RUNS = 1000
+_OF_RUNS = {"format", "format_version", "title", "joint_price", "summary", "runs"}
 UNITS = ("record", "user", "unit")  # the last of a run by hand, which does not say
 _LEAST_SHARE = 0.05  # of the claimed epsilon, below which a grid tells nothing of a point of the curve
 _CLOSED_POINTS = 100  # of a closed curve, that are priced a second time, about
@@ -131,6 +132,8 @@ def verdicts_on(document: dict[str, Any]) -> list[Verdict]:
 def _verdicts(fields: Fields, kind: str) -> list[Verdict]:
     if kind == REPORT_FORMAT:
         return [_verdict(fields)]
+    if set(fields.values) - _OF_RUNS:
+        raise Malformed("the file has a member that a report of several runs has not.")
     runs = fields.each("runs")
     if not runs:
         raise Malformed("the file holds no run.")
