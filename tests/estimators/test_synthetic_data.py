@@ -15,15 +15,17 @@ import pytest
 from sklearn.base import clone
 
 import privopt
-from privopt.errors import ArgumentError, BudgetExceeded, PrivoptError
+from privopt.errors import ArgumentError, BudgetExceeded, PlanMismatch, PrivoptError
 from privopt.estimators import table_source
 from privopt.estimators.asked_workload import asked_workload
 from privopt.estimators.synthetic_data import SyntheticData
+from privopt.mechanisms.additive import Gaussian
 from privopt.problems.workload import Workload
 from privopt.queries.marginals import MarginalMeans
 from privopt.result import Outcome
 from privopt.status import Status
 from privopt.synthesis.adaptive_marginals import AdaptiveMarginals
+from privopt.synthesis.finishing import Finishing
 from privopt.synthesis.gaussian_marginals import GaussianMarginals
 from privopt.synthesis.histogram import Histogram
 from privopt.tables import Schema, TableError
@@ -423,10 +425,31 @@ def test_a_synthesizer_of_ones_own_releases_what_it_likes(error_share):
     assert data.marginal("sex")["released"].isna().all()
 
 
-def test_a_model_that_lacks_what_is_asked_of_it_is_refused_before_anything_is_paid():
+class OutOfPlan(OfItsOwnWorkload):
+    """Releases with less noise than it announces."""
+
+    def gaussian(self, share):
+        return Gaussian(0.5 * super().gaussian(share).noise_multiplier)
+
+    def event(self, public):
+        return super().gaussian(1.0).event()
+
+
+@pytest.mark.parametrize(
+    ("method", "refusal", "sentence"),
+    [
+        (WithoutMarginals(), LookupError, "hush"),
+        (Finishing(inner=WithoutMarginals(), share=0.1), LookupError, "hush"),
+        (OutOfPlan(), PlanMismatch, "asked for 1 x"),
+    ],
+    ids=["no marginals", "no marginals, finished", "out of plan"],
+)
+def test_a_synthesizer_that_lacks_what_is_asked_of_it_is_refused_before_anything_is_paid(
+    method, refusal, sentence
+):
     account = privopt.Account(3.0, 1e-5)
-    with pytest.raises(LookupError, match="hush"):
-        of_three_columns(WithoutMarginals(), account=account).fit(table())
+    with pytest.raises(refusal, match=sentence):
+        of_three_columns(method, account=account).fit(table())
     assert "nothing was spent yet" in str(account)
 
 

@@ -27,6 +27,7 @@ from privopt.estimators.synthetic_report import (
 )
 from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
+from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.named_arguments import NamedArguments, refuses_unknown
 from privopt.planning.plan import Plan
@@ -343,7 +344,8 @@ class SyntheticData(NamedArguments, BaseEstimator):
         if not _is_ours(
             configured
         ):  # it may not do what `_described` needs of it: seen before anything is paid
-            rehearsal = configured.solve(DryRun(asked.public), asked.workload)
+            paying = Ledger(asked.budget, asked.public.relation, plan=announced.event)
+            rehearsal = configured.solve(DryRun(asked.public, ledger=paying), asked.workload)
             self._described(asked, rehearsal._replace(plan=announced))
         run = Run(
             f"synthetic data ({configured.title})",
@@ -385,8 +387,9 @@ class SyntheticData(NamedArguments, BaseEstimator):
 
 def _is_ours(synthesizer: Synthesizer) -> bool:
     """Whether it is the library's own, with whatever it does inside of another."""
-    inner = synthesizer.inner if isinstance(synthesizer, Finishing) else synthesizer
-    return type(inner).__module__.split(".")[0] == "privopt"
+    if isinstance(synthesizer, Finishing):
+        return _is_ours(synthesizer.inner)
+    return type(synthesizer).__module__.split(".")[0] == "privopt"
 
 
 def _error(result: Result) -> SyntheticError:
