@@ -11,10 +11,9 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from privopt.curator.base import Observer
-from privopt.curator.dry_run import DryRun
 from privopt.curator.journals import asking
 from privopt.curator.outlays import tells_what_was_spent
-from privopt.curator.run import Run, rehearsed
+from privopt.curator.run import Run, rehearsed, tried
 from privopt.data.units import Units
 from privopt.estimators import arguments, table_source
 from privopt.estimators.asked_workload import asked_workload
@@ -27,7 +26,6 @@ from privopt.estimators.synthetic_report import (
 )
 from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
-from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.named_arguments import NamedArguments, refuses_unknown
 from privopt.planning.plan import Plan
@@ -344,8 +342,12 @@ class SyntheticData(NamedArguments, BaseEstimator):
         if not _is_ours(
             configured
         ):  # it may not do what `_described` needs of it: seen before anything is paid
-            paying = Ledger(asked.budget, asked.public.relation, plan=announced.event)
-            rehearsal = configured.solve(DryRun(asked.public, ledger=paying), asked.workload)
+            rehearsal = tried(
+                lambda curator: configured.solve(curator, asked.workload),
+                asked.public,
+                asked.budget,
+                announced.event,
+            )
             self._described(asked, rehearsal._replace(plan=announced))
         run = Run(
             f"synthetic data ({configured.title})",
