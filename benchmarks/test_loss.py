@@ -284,7 +284,9 @@ def yardsticks(judged: Judged, stored: PanelArrays) -> tuple[float, float]:
         if judged.convex is not None:
             first, _ = _minimum(judged.convex, *kept, starts[0])
             starts += [scale * first for scale in (1.0, 3.0, 10.0)]
-        weights, _ = min((_minimum(judged.loss, *kept, start) for start in starts), key=lambda found: found[1])
+        weights, _ = min(
+            (_minimum(judged.loss, *kept, start) for start in starts), key=lambda found: found[1]
+        )
         with double_precision():
             scores = jnp.asarray(test[:, columns]) @ jnp.asarray(weights)
             return float(jnp.mean(judged.loss(scores, jnp.asarray(stored.test_targets))))

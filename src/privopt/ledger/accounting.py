@@ -72,7 +72,9 @@ SMALLEST_PLD_DELTA = 1e-10  # the library's convolutions are floating point and 
 LARGEST_PLD_RHO = 100.0  # e^epsilon must not overflow on the grid
 MOST_PLD_LEAVES = 200  # different leaves; a thousand of them would cost seconds
 FINEST_GRID, COARSEST_GRID = 1e-5, 2e-3  # losses up to an epsilon of 10
-MOST_GRID = 5_000  # points up to the epsilon that is expected: what a grid overstates is a fraction of a step, once
+MOST_GRID = (
+    5_000  # points up to the epsilon that is expected: what a grid overstates is a fraction of a step, once
+)
 TAIL_MASS = 1e-15
 # The library's own orders, thinned where a fixed-size sample costs 30 ms for each.
 RENYI_ORDERS = [1 + k / 10 for k in range(1, 100)] + [*range(11, 25), *range(26, 64, 4), 64, 128]
