@@ -148,7 +148,12 @@ def cells() -> list[Cell]:
         made = partial(problems.by_user, losses.logistic, records)
         add(f"logistic by user, {records} records", made, one, USERS)
     for n, size, epsilons in ((2_000, 10, one), (8_000, 60, every), (32_000, 60, one)):
-        add(f"curved game, {n} x {size}", partial(problems.curved, n, size), epsilons, GAMES if n == 2_000 else CURVED)
+        add(
+            f"curved game, {n} x {size}",
+            partial(problems.curved, n, size),
+            epsilons,
+            GAMES if n == 2_000 else CURVED,
+        )
     for n, size, epsilons in ((5_000, 30, one), (10_000, 100, one), (10_000, 300, every)):
         add(f"matrix game, {n} x {size}", partial(problems.matrix_game, n, size), epsilons, GAMES)
     for size in (100, 300):
