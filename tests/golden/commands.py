@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import safetensors.numpy
 from tests.golden.comparing import Line
 from tests.golden.transcripts import digest, line_of_run, recorded
 from tests.test_cli import SCHEMA, TARGETS, make_table
@@ -76,7 +77,7 @@ def _shown(commands: tuple[tuple[str, ...], ...]) -> Line:
             line = line_of_run(
                 releases,
                 None,
-                [_content(path) for path in files if path.suffix in (".parquet", ".safetensors")],
+                [_content(path) for path in files],
             )
             line["values"]["exit"] = outcome.exit_code
             line["words"]["printed"] = _lasting(outcome.output).replace(str(Path.cwd()), "<folder>")
@@ -102,10 +103,10 @@ def _write_table(folder: Path) -> None:
 
 
 def _content(path: Path) -> Any:
-    """The rows of a table as text, the bytes of any other file."""
+    """The rows of a table as text, and arrays; nothing of other files."""
     if path.suffix == ".parquet":
         return np.frombuffer(pd.read_parquet(path).to_csv(index=False).encode(), np.uint8)
-    return np.frombuffer(path.read_bytes(), np.uint8)
+    return safetensors.numpy.load_file(path) if path.suffix == ".safetensors" else None
 
 
 def _parts(document: Any) -> tuple[list[Any], list[str]]:

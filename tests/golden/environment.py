@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tests.support.compilation import quick_compilation
+from tests.support.compilation import QUICK, quick_compilation, understood
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = (
@@ -45,16 +45,19 @@ HASWELL = (
     ),
     *("popcnt", "sse", "sse2", "sse3", "sse4.1", "sse4.2", "ssse3", "xsave"),
 )
-XLA = ("--xla_cpu_max_isa=AVX", "--xla_cpu_prefer_vector_width=256", "--xla_cpu_multi_thread_eigen=false")
+ALIKE = {
+    "xla_cpu_max_isa": "AVX",
+    "xla_cpu_prefer_vector_width": "256",
+    "xla_cpu_multi_thread_eigen": "false",
+}
 
 
 def pinned() -> dict[str, str]:
-    """The whole environment of a child process."""
+    """The whole environment of a child process; with an `obstacle`, without what the processor may lack."""
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-    return inherited | {
+    common = {
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
         "PYTHONWARNINGS": "ignore",
-        "XLA_FLAGS": " ".join([quick_compilation(), *XLA]).strip(),
         "NPROC": "1",  # threads of XLA
         "JAX_PLATFORMS": "cpu",
         "JAX_NUMPY_DTYPE_PROMOTION": "strict",
@@ -62,20 +65,26 @@ def pinned() -> dict[str, str]:
         "JAX_COMPILATION_CACHE_DIR": str(PROGRAMS),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-        "NPY_DISABLE_CPU_FEATURES": " ".join(beyond_avx2()),
-        "OPENBLAS_CORETYPE": "Haswell",
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
-        "NUMBA_CPU_NAME": "haswell",
-        "NUMBA_CPU_FEATURES": ",".join(f"+{feature}" for feature in HASWELL),
-        "NUMBA_DISABLE_INTEL_SVML": "1",
         "NUMBA_NUM_THREADS": "2",
         "MPLBACKEND": "Agg",
         "COLUMNS": "80",
         "LC_ALL": "C.UTF-8",
         "TZ": "UTC",
     }
+    if obstacle() is not None:
+        return inherited | common | {"XLA_FLAGS": quick_compilation()}
+    alike = {
+        "XLA_FLAGS": understood(QUICK | ALIKE),
+        "NPY_DISABLE_CPU_FEATURES": " ".join(beyond_avx2()),
+        "OPENBLAS_CORETYPE": "Haswell",
+        "NUMBA_CPU_NAME": "haswell",
+        "NUMBA_CPU_FEATURES": ",".join(f"+{feature}" for feature in HASWELL),
+        "NUMBA_DISABLE_INTEL_SVML": "1",
+    }
+    return inherited | common | alike
 
 
 def beyond_avx2() -> list[str]:
