@@ -48,7 +48,7 @@ def write(names: Sequence[str]) -> int:
     if reason is not None:
         print(f"Nothing was written: {reason}.", file=sys.stderr)
         return 2
-    if names and VERSIONS.exists() and versions_that_differ():
+    if names and versions_that_differ():
         print(
             f"Write everything: the lines were made with {'; '.join(versions_that_differ())}.",
             file=sys.stderr,

@@ -3,7 +3,8 @@
 A run is made in a child process that inherits nothing but the path, the home and the folder of temporary files:
 
 * XLA compiles for AVX at most. With AVX2 it would go on tuning for the processor that it finds, from which the width of
-  vectors follows; with AVX it names one processor for all. It hands products to no pool of threads.
+  vectors follows; with AVX it names one processor for all. It hands products to no pool of threads, and to no library
+  that chooses by the processor.
 * NumPy takes no path that it has for AVX-512; OpenBLAS takes those of a Haswell, in one thread.
 * Numba compiles for a Haswell. Its kernels sum over fixed lanes, on any number of threads.
 * Terminal, time zone and language are fixed; no account of whoever runs it pays.
@@ -49,6 +50,9 @@ ALIKE = {
     "xla_cpu_max_isa": "AVX",
     "xla_cpu_prefer_vector_width": "256",
     "xla_cpu_multi_thread_eigen": "false",
+    "xla_cpu_experimental_ynn_fusion_type": "",  # libraries that choose their kernels by the processor
+    "xla_cpu_use_xnnpack": "false",
+    "xla_cpu_use_onednn": "false",
 }
 
 

@@ -108,7 +108,8 @@ def is_of(name: str, runs: Iterable[str]) -> bool:
 
 def versions_that_differ() -> list[str]:
     """Libraries that compute whose versions are others than those that the lines were made with."""
-    before, here = json.loads(VERSIONS.read_text(encoding="utf-8")), environment.made_with()
+    before = json.loads(VERSIONS.read_text(encoding="utf-8")) if VERSIONS.exists() else {}
+    here = environment.made_with()
     return [
         f"{name} {before.get(name)}, here {here[name]}" for name in here if before.get(name) != here[name]
     ]
