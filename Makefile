@@ -20,7 +20,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export MPLBACKEND := Agg
 
-.PHONY: help test check format-check format lint types tests audit thorough demo network federated bench docs clean
+.PHONY: help test check format-check format lint types tests audit thorough demo network federated bench size docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ audit: $(VENV)/installed-dev $(VENV)/installed-docs  ## the slow statistics and 
 
 thorough: $(VENV)/installed-dev  ## the tests with hypothesis' thorough profile
 	XLA_FLAGS= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --hypothesis-profile thorough $(ARGS)
+
+size: $(VENV)/installed-dev  ## lines, files, and what a default fit runs through
+	$(BIN)/python -m benchmarks.size $(ARGS)
 
 demo: $(VENV)/installed-demo  ## private models on medical records, with a report
 	$(BIN)/privopt demo $(ARGS)

@@ -22,6 +22,7 @@ from privopt.ledger import payments, statement
 from privopt.ledger.default_account import ACCOUNT, REQUIRE
 from privopt.ledger.event_json import event_from_dict
 from privopt.ledger.filters import filter_cost
+from privopt.ledger.statement import Statement
 
 SCHEMA = {
     "target": "ill",
@@ -239,6 +240,13 @@ def test_a_long_account_is_shown_in_seconds_and_one_beyond_the_limit_in_a_senten
     assert "5 earlier payments not shown" in account("show", book)
     assert len(searched) <= 21
     assert len(priced) == 1
+    searched.clear()
+    exported = json.loads(account("export", book))["payments"]
+    assert len(exported) == 25
+    assert "no. " in account("show", book, "--all")
+    assert len(searched) == 2  # those of all payments are found at once: one by one, 200,000 take minutes
+    lefts = [line.left for line in Statement.of(paying.file).lines]
+    assert [one["epsilon_left"] for one in exported] == pytest.approx(lefts, rel=1e-12)
     with book.open("r+b") as file:
         file.truncate(74_000_000)
     begun = process_time()

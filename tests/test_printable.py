@@ -9,6 +9,14 @@ def test_nothing_that_is_shown_steers_a_terminal(text: str) -> None:
     assert printable(text, 1).isprintable()
 
 
+@pytest.mark.parametrize(
+    "letter", "\u034f\u115f\u1160\u17b4\u180b\u2800\u3164\ufe0f\uffa0\U000e0100\u00a0\u00ad\u3000"
+)
+def test_what_is_blank_or_has_no_width_is_a_question_mark(letter: str) -> None:
+    """A name that ends in one looks like another, and a row of them like an empty line."""
+    assert printable(f"a{letter}b") == "a?b"
+
+
 def test_long_texts_are_cut_and_lines_stay_lines() -> None:
     assert printable("x" * (MOST_SHOWN + 1)) == "x" * MOST_SHOWN + "..."
     assert printable("x" * MOST_SHOWN) == "x" * MOST_SHOWN

@@ -129,6 +129,15 @@ def test_a_link_in_a_model_from_anywhere_is_never_written_through(
     assert not any((other / name).is_symlink() for name in ("report.html", "report.json", "signature.json"))
 
 
+def test_what_a_link_leads_to_is_not_signed(folder: Path, model: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(model, tmp_path / "other")
+    (other / "releases.safetensors").rename(tmp_path / "elsewhere")
+    (other / "releases.safetensors").symlink_to(tmp_path / "elsewhere")
+    said = run("report", other, "--open-path", "--sign-key", folder / "owner.key", code=2)
+    assert "symbolic link" in said
+    assert not (other / "signature.json").exists()
+
+
 def test_synthetic_rows_come_with_a_signed_report(folder: Path) -> None:
     rows, key = folder / "rows.parquet", folder / "owner.key"
     table = (folder / "table.parquet", "--schema", folder / "rows.json", "--workload", "1-way")

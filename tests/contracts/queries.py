@@ -58,7 +58,7 @@ from privopt.queries.smoothed_gradient import JitteredGradient, SmoothedGradient
 from privopt.queries.table_answer import TableAnswer, TableAnswerError
 from privopt.queries.target_magnitudes import TargetMagnitudes
 from privopt.queries.top_curvature import TopCurvature
-from privopt.queries.total_weight import TotalWeight
+from privopt.queries.total_weight import TotalWeight, UsableUnits
 from privopt.queries.user_average import UserAverage
 from privopt.queries.value_difference import ValueDifference
 from privopt.queries.value_gradient import ValueGradient
@@ -139,6 +139,7 @@ EVERY_QUERY: dict[str, Query] = {
     ),
     "gradient and count, own loss": GradientAndCount(loss=OWN, at=AT, clip=3e-16, height=1e-16),
     "total weight": TotalWeight(),
+    "usable units": UsableUnits(),
     "average of a unit": UserAverage(bound=0.4),
     "difference": ClippedGradientDifference(loss=SQUARED, at=AT, anchor=BEFORE, slope_clip=0.3),
     "difference, clipped gradients": ClippedGradientDifference(

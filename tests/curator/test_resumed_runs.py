@@ -165,7 +165,7 @@ def test_records_stay_in_their_blocks_and_no_other_key_is_taken(tmp_path, monkey
         return found[-1]
 
     monkeypatch.setattr(cuts, "block_assignment", assigned)
-    with stopping(monkeypatch, 5), pytest.raises(Stopped, match="kill"), resumable(folder, data="toy"):
+    with stopping(monkeypatch, 6), pytest.raises(Stopped, match="kill"), resumable(folder, data="toy"):
         in_phases(table)
     key = folder / "run-0001.key"
     secret = key.read_bytes()

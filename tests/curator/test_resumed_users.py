@@ -263,7 +263,7 @@ def test_another_engine_goes_on_with_the_same_users_in_its_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: Path, blocks: list[list[int]]
 ) -> None:
     folder = tmp_path / "kept"
-    with stopping(monkeypatch, 4), resumable(folder, data="toy"):
+    with stopping(monkeypatch, 6), resumable(folder, data="toy"):
         searched(path)
     first = blocks.copy()
     blocks.clear()

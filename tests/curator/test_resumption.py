@@ -321,6 +321,24 @@ def test_one_process_at_a_time_and_nothing_but_journals(tmp_path):
         fitted(tmp_path / "new")
 
 
+def test_all_runs_of_a_block_keep_their_journals_in_the_folder_that_it_locked(tmp_path, monkeypatch):
+    """Another folder of that name may be another process's, and would hold its releases, or lose these."""
+    for name in ("here", "there"):
+        (tmp_path / name / "runs").mkdir(parents=True, mode=0o700)
+    monkeypatch.chdir(tmp_path / "here")
+    with resumable("runs", data="toy"):
+        LogisticRegression(**MODEL).fit(ROWS, LABELS)
+        os.chdir(tmp_path / "there")
+        LogisticRegression(**MODEL).fit(ROWS, LABELS)
+        assert not list((tmp_path / "there" / "runs").iterdir())
+        assert len(list((tmp_path / "here" / "runs").glob("*.journal"))) == 2
+        (tmp_path / "here" / "runs").rename(tmp_path / "moved")
+        (tmp_path / "there" / "runs").rename(tmp_path / "here" / "runs")
+        with pytest.raises(ArgumentError, match="is another folder than"):
+            LogisticRegression(**MODEL).fit(ROWS, LABELS)
+    assert not list((tmp_path / "here" / "runs").iterdir())
+
+
 def test_a_damaged_length_hides_no_line_behind_it(tmp_path):
     fitted(tmp_path, "gradient-descent")
     path = tmp_path / "run-0001.journal"

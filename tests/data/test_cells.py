@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from scipy import sparse
-from tests.support.odd_inputs.cells import EVERY_ODD, FORMS, ODD, every_form, every_odd_cell
+from tests.support.odd_inputs.cells import EVERY_ODD, FORMS, ODD, every_form, every_odd_cell, in_silence
 
 from privopt.data import cells
 from privopt.data.group_values import group_codes
@@ -74,6 +74,7 @@ def in_place_of(place: int, odd: Any, values: list[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("place", [0, 20, 39])
+@in_silence()
 def test_no_kind_of_cell_or_row_of_a_list_shows_or_changes_another(place: int) -> None:
     """Units of numbers and of codes, with any cell, row, target, label or key that is odd."""
     array = np.array(LISTED)
@@ -106,6 +107,7 @@ def test_no_kind_of_cell_or_row_of_a_list_shows_or_changes_another(place: int) -
 
 
 @pytest.mark.parametrize("flat", [True, False])
+@in_silence()
 def test_no_kind_of_cell_shows_in_a_mean_over_users(flat: bool) -> None:
     settings: dict[str, Any] = {"bound": 1.0, "epsilon": 1.0, "delta": 1e-5, "random_state": 1}
     good: list[Any] = [row[0] for row in LISTED] if flat else LISTED

@@ -306,6 +306,21 @@ def test_a_data_frame_of_mixed_keys_names_the_same_users_as_a_list() -> None:
     assert user_codes(user_keys(frame, "site"), len(keys)).tolist() == user_codes(keys, len(keys)).tolist()
 
 
+@pytest.mark.parametrize("others", [[], [1.5], [b"a"]], ids=str)
+def test_a_frame_reads_texts_as_a_list_does_whatever_else_is_in_the_column(others: list[Any]) -> None:
+    texts = ["1e+16", "1" + "0" * 16, "a", "", None, "1" + "0" * 6000, "1e6000", "10"]
+    expected = user_codes(texts, len(texts)).tolist()
+    assert expected == [0, 0, 1, -1, -1, 2, 2, 3]
+    frames: list[Any] = [pd.DataFrame({"site": pd.Series(texts + others, dtype=object)})]
+    if not others:
+        array = pa.array(texts)
+        frames += [pd.DataFrame({"site": pd.Series(texts, dtype=kind)}) for kind in ("string", "category")]
+        frames += [pa.table({"site": each}) for each in (array, array.dictionary_encode())]
+        frames += [pa.table({"site": array.cast(pa.large_string())})]
+    for frame in frames:
+        assert user_codes(user_keys(frame, "site"), len(texts + others))[: len(texts)].tolist() == expected
+
+
 def test_numbers_of_a_csv_file_are_the_texts_that_stand_there(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("site,number\n1,1\n1,1.0\n1,01\n1,1\n,1\n")
     table = read_table(tmp_path / "t.csv", SCHEMA)

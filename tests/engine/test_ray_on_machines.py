@@ -22,7 +22,7 @@ from tests.support.running_fits import FIT, charged, load, without_ray, written
 
 pytest.importorskip("ray")
 
-from privopt.engine.on_ray import reach
+from privopt.engine.on_ray import admission, reach
 from privopt.engine.on_ray.admission import require_node
 from privopt.engine.on_ray.reach import SILENCE, Reach
 from privopt.errors import ArgumentError
@@ -178,3 +178,15 @@ def test_a_machine_without_a_node_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         require_node("h:6379")
     monkeypatch.setattr("ray._private.services.find_node_ids", lambda: {"a"})
     require_node("h:6379")
+
+
+def test_who_asks_for_tokens_imports_nothing_from_the_folder_it_runs_in(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A folder named `ray` that came with other files would have our token, and say that everybody else needs one."""
+    (tmp_path / "planted.py").write_text("raise SystemExit(11)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        admission, "_PROBE", "try:\n    import planted\nexcept ImportError:\n    raise SystemExit(10)"
+    )
+    assert admission.asks_for_tokens("127.0.0.1:1")

@@ -100,7 +100,7 @@ def test_without_sensitive_features_all_records_are_one_group():
     alone = model(sensitive_values=None, shares=None).fit(X, Y)
     with pytest.raises(ValueError, match="sensitive_features is missing: sensitive_values declares 3 groups"):
         model().fit(X, Y)
-    assert alone.plan_.releases == 5
+    assert alone.plan_.releases == 1 + 5
     assert "all records are one group" in str(alone.privacy_.to_json())
     assert any("nothing is to be gained" in notice for notice in alone.plan_.notices)
 
@@ -114,7 +114,7 @@ def test_released_shares_and_losses_are_paid_for():
     measured = -np.log(np.where(Y == "yes", each, 1.0 - each))
     found = [np.mean(measured[value == G]) for value in VALUES]
     np.testing.assert_allclose(fitted.group_losses_[:2], found[:2], atol=0.1)
-    assert fitted.plan_.releases == 5 + 5 + 2
+    assert fitted.plan_.releases == 1 + 5 + 5 + 2
     assert "released by a noisy histogram" in fitted.privacy_.to_json()
 
 

@@ -37,7 +37,7 @@ def test_a_fit_costs_what_was_asked_for_and_sets_what_scikit_learn_users_expect(
     assert model.privacy_.is_private
     assert model.n_features_in_ == WIDTH
     assert model.n_iter_ == 20
-    assert model.plan_.releases == 20
+    assert model.plan_.releases == 21  # the usable records are counted first
     assert model.predict(X).shape == (ROWS,)
     assert math.isfinite(model.score(X, y))
     assert model.coef_.shape == ((1, WIDTH) if hasattr(model, "classes_") else (WIDTH,))

@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.decomposition import PCA
 from sklearn.feature_selection import SelectKBest
@@ -154,3 +155,14 @@ def test_a_private_search_and_a_scaled_target_say_what_was_learned_before() -> N
 
 def _tries(search: type) -> dict[str, int]:
     return {"n_iter": 2, "random_state": 0} if search is RandomizedSearchCV else {}
+
+
+@pytest.mark.parametrize("labels", [np.array([0, 1]), np.array(["no", "yes"]), np.array([False, True])])
+def test_labels_print_as_pythons_own_in_a_pipeline_too(labels):
+    for given in (list(labels), tuple(labels)):
+        model = LogisticRegression(classes=given)
+        assert model.classes == type(given)(labels.tolist())
+        assert clone(clone(model)).get_params()["classes"] == model.classes
+        assert "np." not in repr(make_pipeline(FunctionTransformer(), model))
+        assert "np." not in repr(model.set_params(classes=given))
+    assert LogisticRegression(classes=labels).classes is labels

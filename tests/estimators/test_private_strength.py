@@ -32,12 +32,14 @@ def test_the_choice_is_part_of_the_price(kind: Any) -> None:
     X, y = toy_data(kind)
     model = chosen(kind).fit(X, y)
     assert 2.0 * (1 - 1e-3) <= model.privacy_.epsilon <= 2.0
-    assert model.plan_.releases == model.privacy_.count == 20 * 2 + 1 + 20
+    assert model.plan_.releases == model.privacy_.count == 1 + 20 * 2 + 1 + 20
     assert model.n_iter_ == 20
     assert model.alpha_ in GRID
     assert model.plan_.event == chosen(kind).plan(n=ROWS, n_features=WIDTH).event
     assert model.privacy_.selection.private
-    assert "chosen privately among 2 public ones for 50 % of the budget" in model.privacy_.selection.sentence
+    assert (
+        "chosen privately among 2 public ones for 49.5 % of the budget" in model.privacy_.selection.sentence
+    )
     assert model.predict(X).shape == (ROWS,)
 
 
@@ -79,8 +81,8 @@ def test_bounds_and_strength_together_are_one_plan() -> None:
     X, y = toy_data()
     model = chosen(bounds=None, loose_bounds=(-1e3, 1e3), scale_share=0.1).fit(X, y)
     assert 2.0 * (1 - 1e-3) <= model.privacy_.epsilon <= 2.0
-    assert model.privacy_.count == 1 + 40 + 1 + 20
-    assert "for 45 % of the budget" in model.privacy_.selection.sentence
+    assert model.privacy_.count == 2 + 40 + 1 + 20
+    assert "for 44.5 % of the budget" in model.privacy_.selection.sentence
     assert model.privacy_.releases[0].name == "ColumnMagnitudes"
 
 

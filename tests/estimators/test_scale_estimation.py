@@ -19,7 +19,7 @@ from privopt.estimators.regressors import LinearRegression
 from privopt.estimators.scaling import FeatureScaling
 from privopt.estimators.selection import PrivateSearchCV
 from privopt.estimators.specification import HeldRecords, Records, Shape
-from privopt.estimators.stages import LEVELS, ScaleEstimation, fit_in_stages, plan_stages
+from privopt.estimators.stages import LEVELS, ScaleEstimation, StagedPlan, fit_in_stages
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import leaf_counts
@@ -129,9 +129,13 @@ def test_one_plan_covers_the_bounds_and_the_fit(kind: Any) -> None:
     announced = loose(kind).plan(n=ROWS, n_features=WIDTH)
     assert announced.event == model.plan_.event == model.privacy_.event
     assert 0.999 * 5.0 <= model.privacy_.epsilon <= 5.0
-    assert (model.plan_.releases, model.n_iter_, model.privacy_.count) == (21, 20, 21)
+    assert (model.plan_.releases, model.n_iter_, model.privacy_.count) == (22, 20, 22)
     assert model.plan_.settings["scale_share"] == 0.05
-    assert [group.name for group in model.privacy_.releases] == ["ColumnMagnitudes", "ClippedGradient"]
+    assert [group.name for group in model.privacy_.releases] == [
+        "ColumnMagnitudes",
+        "UsableUnits",
+        "ClippedGradient",
+    ]
     assert any("for 5 % of the budget" in sentence for sentence in model.privacy_.declared)
 
 
@@ -143,9 +147,8 @@ def test_the_transcript_is_the_plan(solver: Any, relation: Relation) -> None:
     model = loose(relation=relation, n=ROWS)
     shape = Shape(width=WIDTH, n=ROWS, by_user=False, budget=budget)
     setup = model._setup(shape, y)
-    scales = ScaleEstimation.of(setup)
-    assert scales is not None
-    staged = plan_stages(setup, scales, solver)
+    staged = StagedPlan.of(setup, solver)
+    assert staged is not None
     result, setup, *_ = fit_in_stages(staged, records_of(X, y), account=None, observer=None)
     assert leaf_counts(result.transcript.event()) == leaf_counts(staged.plan.event)
     assert 2.0 * (1 - 1e-3) <= result.transcript.epsilon(budget.delta) <= 2.0
@@ -230,7 +233,7 @@ def test_a_search_estimates_the_bounds_first_and_once() -> None:
     search = PrivateSearchCV(estimator, {"alpha": [1e-3, 30.0]}, epsilon=300.0, delta=1e-2, random_state=0)
     found = search.fit(X, y)
     assert 300.0 * (1 - 1e-3) <= found.privacy_.epsilon <= 300.0
-    assert found.privacy_.count == found.plan_.releases == 1 + 40 + 1 + 20
+    assert found.privacy_.count == found.plan_.releases == 2 + 40 + 1 + 20
     assert found.plan_.event == search.plan(n=ROWS, n_features=WIDTH).event
     assert found.best_params_ == {"alpha": 1e-3}
     assert found.score(X, y) > 0.85

@@ -42,7 +42,7 @@ def test_the_whole_search_costs_what_was_asked_for(refit: bool) -> None:
     X, y = toy_data()
     found = search(refit=refit).fit(X, y)
     assert 2.0 * (1 - 1e-3) <= found.privacy_.epsilon <= 2.0
-    assert found.plan_.releases == 20 * 2 + 1 + 20 * refit
+    assert found.plan_.releases == 1 + 20 * 2 + 1 + 20 * refit
     assert found.privacy_.count == found.plan_.releases
     assert found.privacy_.selection is not None
     assert found.privacy_.selection.private

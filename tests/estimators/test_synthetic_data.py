@@ -3,6 +3,7 @@
 import json
 import math
 import pickle
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,17 @@ import pytest
 from sklearn.base import clone
 
 import privopt
-from privopt.errors import ArgumentError, BudgetExceeded, PrivoptError
+from privopt.errors import ArgumentError, BudgetExceeded, PlanMismatch, PrivoptError
 from privopt.estimators import table_source
 from privopt.estimators.asked_workload import asked_workload
 from privopt.estimators.synthetic_data import SyntheticData
+from privopt.mechanisms.additive import Gaussian
 from privopt.problems.workload import Workload
 from privopt.queries.marginals import MarginalMeans
 from privopt.result import Outcome
 from privopt.status import Status
 from privopt.synthesis.adaptive_marginals import AdaptiveMarginals
+from privopt.synthesis.finishing import Finishing
 from privopt.synthesis.gaussian_marginals import GaussianMarginals
 from privopt.synthesis.histogram import Histogram
 from privopt.tables import Schema, TableError
@@ -422,10 +425,31 @@ def test_a_synthesizer_of_ones_own_releases_what_it_likes(error_share):
     assert data.marginal("sex")["released"].isna().all()
 
 
-def test_a_model_that_lacks_what_is_asked_of_it_is_refused_before_anything_is_paid():
+class OutOfPlan(OfItsOwnWorkload):
+    """Releases with less noise than it announces."""
+
+    def gaussian(self, share):
+        return Gaussian(0.5 * super().gaussian(share).noise_multiplier)
+
+    def event(self, public):
+        return super().gaussian(1.0).event()
+
+
+@pytest.mark.parametrize(
+    ("method", "refusal", "sentence"),
+    [
+        (WithoutMarginals(), LookupError, "hush"),
+        (Finishing(inner=WithoutMarginals(), share=0.1), LookupError, "hush"),
+        (OutOfPlan(), PlanMismatch, "asked for 1 x"),
+    ],
+    ids=["no marginals", "no marginals, finished", "out of plan"],
+)
+def test_a_synthesizer_that_lacks_what_is_asked_of_it_is_refused_before_anything_is_paid(
+    method, refusal, sentence
+):
     account = privopt.Account(3.0, 1e-5)
-    with pytest.raises(LookupError, match="hush"):
-        of_three_columns(WithoutMarginals(), account=account).fit(table())
+    with pytest.raises(refusal, match=sentence):
+        of_three_columns(method, account=account).fit(table())
     assert "nothing was spent yet" in str(account)
 
 
@@ -488,3 +512,38 @@ def test_columns_of_a_dictionary_are_read_alike_whatever_holds_them_and_whatever
     ):
         codes = table_source.codes_of(table_source.opened(given, schema), coding, 3)
         assert codes.tolist() == [[1, 0], [2, 1], [8 if last is None else 5, 0]]
+
+
+@pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
+@pytest.mark.parametrize("required", [False, True])
+def test_columns_with_cells_that_cannot_be_read_are_named_at_no_further_price(
+    relation: str, required: bool
+) -> None:
+    draw, rows = np.random.default_rng(0), 3_000
+    frame = pd.DataFrame(
+        {
+            "age": np.where(np.arange(rows) % 3, draw.integers(0, 90, rows), np.nan),
+            "sex": np.where(draw.random(rows) < 0.5, "Female", "Male"),
+            "smokes": draw.integers(0, 2, rows),
+        }
+    )
+    columns: dict[str, Any] = {
+        "age": {"kind": "num", "low": 0, "high": 90},
+        "sex": {"kind": "cat", "levels": ["f", "m"], "required": required},
+        "smokes": {"kind": "flag"},
+    }
+    data = SyntheticData(
+        {"columns": columns}, epsilon=2.0, delta=1e-6, relation=relation, n=4_000, random_state=1
+    )
+    announced = data.plan()
+    report = data.fit(frame).privacy_
+    assert report.event == announced.event
+    found = report.findings["unread_cells"]
+    assert found.value == (1 if required else 2)
+    assert re.search(r"could be read: 6\d % \(± 0\.\d\) of age", found.meaning)
+    assert ("% (± " in found.meaning.split("of age")[1]) == (not required)
+    assert "smokes" not in found.meaning
+    for shown in (str(report), report.to_html(), json.dumps(report.to_dict(), ensure_ascii=False)):
+        assert "of the cells only these shares could be read" in " ".join(shown.split()).replace("Of", "of")
+    whole = data.fit(frame.assign(age=30, sex="f")).privacy_
+    assert "unread_cells" not in whole.findings

@@ -83,6 +83,12 @@ def test_the_user_level_reference_values_hold() -> None:  # user-level reference
     assert delta(pure_and_gaussian, 1, ADD) == pytest.approx(1.1668925316158962e-06, rel=1e-6)
 
 
+def test_a_grid_in_proportion_to_a_large_epsilon_overstates_by_a_few_millionths() -> None:
+    event = Sequence((BoundedRangeEvent(5.0), GaussianEvent(0.105)))
+    coarse, fine = (epsilon(event, 1e-7, REPLACE, near=near, accountant="pld") for near in (100.0, 10.0))
+    assert 90 < fine <= coarse <= fine * (1 + 2e-6)
+
+
 @pytest.mark.parametrize(
     ("rate", "count", "target", "relation", "sigma"),
     [(0.01, 1000, 1, ADD, 1.5698), (0.01, 1000, 1, REPLACE, 2.6919), (0.02, 600, 0.5, ADD, 4.0993)],

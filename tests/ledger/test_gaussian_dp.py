@@ -15,6 +15,7 @@ from privopt.ledger.gaussian_dp import (
     gaussian_delta,
     gaussian_deltas,
     gaussian_epsilon,
+    gaussian_epsilons,
     gaussian_mu,
     part_of,
 )
@@ -108,3 +109,14 @@ def test_nonsense_is_refused() -> None:
         gaussian_mu(-1, 0.1)
     with pytest.raises(ValueError, match="epsilon must be a number"):
         gaussian_delta(1, math.nan)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-300, 1e-12, 1e-6, 0.3])
+def test_many_epsilons_at_once_are_those_of_one_after_the_other(delta: float) -> None:
+    mus = np.asarray([0.0, 1e-12, 1e-6, 0.01, 0.1, 0.5, 1.0, 1.7, 30.0, 1e3, 1e9, math.inf])
+    together = gaussian_epsilons(mus, delta)
+    assert together.tolist() == pytest.approx([gaussian_epsilon(mu, delta) for mu in mus], rel=1e-9)
+    finite = np.isfinite(together) & (mus > 0)
+    for mu, epsilon in zip(mus[finite], together[finite], strict=True):
+        assert gaussian_delta(mu, epsilon) <= delta * (1 + 1e-9)
+    assert gaussian_epsilons(np.zeros(0), delta).shape == (0,)

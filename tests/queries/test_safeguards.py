@@ -38,7 +38,7 @@ from privopt.queries.safeguards import stated_sensitivity
 from privopt.queries.second_moment import SecondMoment
 from privopt.queries.target_magnitudes import TargetMagnitudes
 from privopt.queries.top_curvature import TopCurvature
-from privopt.queries.total_weight import TotalWeight
+from privopt.queries.total_weight import TotalWeight, UsableUnits
 from privopt.queries.vertex_scores import VertexScores
 
 N, D, NOISE = 30, 3, Gaussian(50.0)
@@ -344,6 +344,7 @@ BELOW: dict[type[MeanQuery], Any] = {
     ColumnMagnitudes: ColumnMagnitudes(levels=3, columns=D),
     TargetMagnitudes: TargetMagnitudes(largest=20.0),
     TotalWeight: TotalWeight(),
+    UsableUnits: UsableUnits(),
     GroupShares: GroupShares(loss=GroupedLoss(losses.logistic, 3)),
     MarginalMeans: MarginalMeans(workload=Workload((3, 2), sets=((0,), (0, 1)))),
 }

@@ -92,10 +92,13 @@ def test_an_opened_table_gives_what_a_read_one_gives_and_reads_a_column_when_it_
         with pytest.raises(TableError, match="no column 'member'"):
             encoder.transform(opened)
     asked: list[list[str]] = []
-    plain = pq.ParquetFile.read
-    monkeypatch.setattr(
-        pq.ParquetFile, "read", lambda self, columns: (asked.append(columns), plain(self, columns=columns))[1]
-    )
+    plain = pq.ParquetFile.read_row_group
+
+    def noted(self: pq.ParquetFile, group: int, columns: list[str]) -> Any:
+        asked.append(columns)
+        return plain(self, group, columns=columns)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", noted)
     opened = open_table(files[".parquet"], SCHEMA)
     assert asked == []
     np.testing.assert_array_equal(encoder.transform(opened), encoder.transform(FRAME))

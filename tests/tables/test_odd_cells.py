@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.support.odd_inputs.cells import EVERY_ODD
+from tests.support.odd_inputs.cells import EVERY_ODD, in_silence
 
 from privopt.tables import TabularEncoder
 
@@ -22,7 +22,8 @@ EVERY_KIND: dict[str, tuple[dict[str, Any], Any]] = {
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
-@pytest.mark.parametrize("file", [None, {"missing": ["NA"]}])
+@pytest.mark.parametrize("file", [None, {"missing": ["NA", "-9"]}])
+@in_silence()
 def test_no_cell_of_a_frame_shows_by_an_exception_or_changes_another(kind: str, file: Any) -> None:
     described, good = EVERY_KIND[kind]
     schema = {"columns": {"v": described}} | ({} if file is None else {"file": file})

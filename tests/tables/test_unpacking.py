@@ -1,5 +1,6 @@
 import gzip
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -121,3 +122,58 @@ def test_a_cell_counts_with_the_width_of_its_type(kind: pa.DataType, width: int,
     pq.write_table(pa.table({"a.b": pa.nulls(3, kind), "c": [1, 2, 3]}), path)
     metadata = pq.read_metadata(path)
     assert unpacking._width(metadata.schema.to_arrow_schema(), "a.b", metadata.schema.column(0)) == width
+
+
+def varint(value: int, size: int = 0) -> bytes:
+    """A whole number as Parquet's footer has it, on `size` bytes where that is more than it takes."""
+    left, places = 2 * value, list[int]()
+    while left or len(places) < max(1, size):
+        places.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes([*places[:-1], places[-1] & 0x7F])
+
+
+def long_texts(path: Path, groups: int, length: int) -> None:
+    """A file of one long text a row group, whose footer says that each takes 1,000 bytes."""
+    schema = pa.schema([("who", pa.string()), ("town", pa.string())])
+    options: dict[str, Any] = {
+        "compression": "zstd",
+        "write_statistics": False,
+        "dictionary_pagesize_limit": 2**30,
+    }
+    with pq.ParquetWriter(path, schema, **options) as writer:
+        for group in range(groups):
+            texts = {"who": [f"{group:04}" + "x" * length], "town": ["a"]}
+            writer.write_table(pa.table(texts, schema=schema))
+    honest = pq.read_metadata(path)
+    content = path.read_bytes()
+    start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    footer = content[start:-8]
+    for group in range(groups):
+        for size in (
+            honest.row_group(group).column(0).total_uncompressed_size,
+            honest.row_group(group).total_byte_size,
+        ):
+            footer = footer.replace(varint(size), varint(1000, len(varint(size))))
+    path.write_bytes(content[:start] + footer + content[-8:])
+    assert pq.read_metadata(path).row_group(0).column(0).total_uncompressed_size == 1000
+
+
+def test_a_footer_that_says_too_little_fills_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """40 kB that grow to 80 MB, and would to any number of GB: not more than two row groups are in memory."""
+    path, one, kept = tmp_path / "texts.parquet", 2_000_000, pa.total_allocated_bytes()
+    long_texts(path, 40, one)
+    read = Table.open(path, SCHEMA).columns(["who"]).read(0, 40)
+    for _ in range(3):
+        next(read)
+        assert pa.total_allocated_bytes() - kept < 5 * one
+    del read
+    seen, written_out = list[int](), unpacking._written_out
+    monkeypatch.setattr(unpacking, "_written_out", lambda chunk: seen.append(0) or written_out(chunk))
+    monkeypatch.setattr(unpacking, "MOST_FREE", 5 * one)
+    monkeypatch.setattr(unpacking, "MOST_GROWTH", 1)
+    with pytest.raises(TableError, match="unpacks to more"):
+        unpacking.read_parquet(path, ["who"])
+    assert len(seen) == 5

@@ -57,6 +57,14 @@ def test_a_seeded_report_is_not_verified(tmp_path):
     assert "NOT PRIVATE" in outcome.output
 
 
+@pytest.mark.parametrize("work", ["nan", "inf", "0", "-1"])
+@pytest.mark.parametrize("command", ["verify", "report"])
+def test_work_is_a_number_of_seconds(command, work, folder):
+    outcome = CliRunner().invoke(app, [command, str(folder), "--work", work])
+    assert outcome.exit_code == 2
+    assert "Invalid value for '--work'" in outcome.stderr
+
+
 def test_the_verdict_is_also_json(report):
     outcome = run(report, "--json")
     (verdict,) = json.loads(outcome.output)
@@ -68,7 +76,23 @@ def test_a_title_cannot_steer_the_terminal(report):
     document = json.loads(report.read_text()) | {"title": "fine\x1b[2Jmodel\nVERIFIED"}
     report.write_text(json.dumps(document))
     first = run(report).output.splitlines()[0]
-    assert first == "fine?[2Jmodel?VERIFIED"
+    assert first == '"fine?[2Jmodel?VERIFIED"'
+
+
+def test_a_title_cannot_pass_for_a_verdict(report):
+    """Nothing before the last line says VERIFIED in words of ours, nor in a line that a title fills with blanks."""
+    spoof = (
+        "a model"
+        + " " * 80
+        + "VERIFIED: the guarantee, the report and the model follow from the released values."
+    )
+    for blank in (" ", "\u2800", "\u3164"):
+        title = spoof.replace(" ", blank)
+        report.write_text(json.dumps(json.loads(report.read_text()) | {"title": title}))
+        first = run(report).output.splitlines()[0]
+        assert first[0] == first[-1] == '"'
+        assert len(first) <= 105
+        assert not first.isascii() or "  " not in first
 
 
 def test_a_model_directory_without_releases_is_priced(folder):

@@ -147,12 +147,14 @@ def document(statement: Statement) -> dict[str, Any]:
             "used": statement.used,
             "epsilon_left": statement.left,
             "seeded": statement.seeded,
-            "payments": [_entry(line) for line in statement.lines],
+            "payments": [
+                _entry(line, left) for line, left in zip(statement.lines, statement.lefts(), strict=True)
+            ],
         }
     )
 
 
-def _entry(line: Line) -> dict[str, Any]:
+def _entry(line: Line, left: float) -> dict[str, Any]:
     payment = line.payment
     return {
         "number": payment.number,
@@ -166,7 +168,7 @@ def _entry(line: Line) -> dict[str, Any]:
         "unit": payment.unit,
         "seeded": payment.seeded,
         "used": line.used,
-        "epsilon_left": line.left,
+        "epsilon_left": left,
         "hash": payment.hash,
     }
 
@@ -214,6 +216,7 @@ def _left(terminal: Console, statement: Statement) -> list[tuple[str, str]]:
 def _history(terminal: Console, statement: Statement, *, everything: bool) -> None:
     """The payments, latest last, each with what it left: the budget burning down."""
     lines = statement.lines if everything else statement.lines[-MOST_LINES:]
+    lefts = statement.lefts() if everything else [line.left for line in lines]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="cyan", pad_edge=False)
     table.add_column("  no.", justify="right")
     table.add_column("when (UTC)", no_wrap=True)
@@ -221,7 +224,7 @@ def _history(terminal: Console, statement: Statement, *, everything: bool) -> No
     table.add_column("epsilon", justify="right")
     table.add_column("left", justify="right")
     table.add_column("budget left", no_wrap=True)
-    for line in lines:
+    for line, left in zip(lines, lefts, strict=True):
         payment, share = line.payment, max(0.0, 1 - line.used)
         mark = " (seeded: not private)" if payment.seeded and not line.is_mark else ""
         table.add_row(
@@ -229,7 +232,7 @@ def _history(terminal: Console, statement: Statement, *, everything: bool) -> No
             Text(printable(_short(payment.time))),
             Text(printable(payment.name) + mark),
             "" if line.is_mark else number(payment.epsilon, 3),
-            at_most(line.left),
+            at_most(left),
             f"{_bar(terminal, share, SHORT_BAR)} {_percent(share)}",
         )
     terminal.print("Payments, and what each left", style="bold")

@@ -268,7 +268,7 @@ def _reading(path: Path, starts: set[int]) -> Reading:
         elif not isinstance(node, ast.Import | ast.ImportFrom):
             kept |= _span(node)
     file = path.relative_to(SOURCE).as_posix()
-    return Reading(file, tuple(names), len(kept & _lines_of_code(source, tree)))
+    return Reading(file, tuple(names), len(kept & lines_of_code(source, tree)))
 
 
 def _entered(function: ast.FunctionDef, starts: set[int]) -> bool:
@@ -282,8 +282,8 @@ def _span(node: ast.stmt) -> set[int]:
     return set(range(first, (node.end_lineno or node.lineno) + 1))
 
 
-def _lines_of_code(source: str, tree: ast.Module) -> set[int]:
-    """The lines that hold code: no comments, empty lines or docstrings."""
+def lines_of_code(source: str, tree: ast.Module) -> set[int]:
+    """The numbers of the lines that hold code: no comments, empty lines or docstrings."""
     silent = {
         tokenize.COMMENT,
         tokenize.NL,

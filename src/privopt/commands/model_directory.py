@@ -18,6 +18,7 @@ from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport
 from privopt.tables import TableError, TabularEncoder, load_model, save_model
 from privopt.tables.model_files import ARRAYS_FILE, DOCUMENT_FILE
+from privopt.untrusted import MOST_ARRAY_BYTES, read_regular
 from privopt.verification.signatures import SIGNATURE_FILE, sign
 
 CLASSES = {kind.estimator.__name__: kind.estimator for kind in (*MODELS.values(), ROBUST_REGRESSION)}
@@ -120,6 +121,7 @@ class SavedModel:
 
         Raises:
             KeyProblem: the key cannot sign.
+            UntrustedFile: a file is a link, which may lead to another one when it is verified.
         """
         names = {
             "model": DOCUMENT_FILE,
@@ -128,7 +130,7 @@ class SavedModel:
             "releases": RELEASES_FILE,
         }
         files = {
-            role: (directory / name).read_bytes()
+            role: read_regular(directory / name, MOST_ARRAY_BYTES)
             for role, name in names.items()
             if (directory / name).is_file()
         }

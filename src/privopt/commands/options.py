@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import math
 import re
 import typing
 from collections.abc import Callable
@@ -130,8 +131,24 @@ ReleasesFile = Annotated[
 RequireReplay = Annotated[
     bool, typer.Option("--require-replay", help="Exit code 1 also where the run was not replayed.")
 ]
+
+
+def _no_nan(seconds: float) -> float:
+    """A number of seconds; "nan" passes every range.
+
+    Raises:
+        BadParameter: it is not a number.
+    """
+    if math.isnan(seconds):
+        raise typer.BadParameter("nan is not in the range 1.0<=x<=1000000.0.")
+    return seconds
+
+
 Work = Annotated[
-    float, typer.Option("--work", help="Processor seconds that a file may take.", min=1.0, max=1e6)
+    float,
+    typer.Option(
+        "--work", help="Processor seconds that a file may take.", min=1.0, max=1e6, callback=_no_nan
+    ),
 ]
 
 

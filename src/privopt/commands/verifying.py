@@ -11,6 +11,7 @@ from privopt.verification.checks import Outcome
 from privopt.verification.files import verify
 from privopt.verification.verdict import NOT_LOOKED_AT, Finding, Verdict
 
+MOST_OF_TITLE = 100  # letters
 _MARKS = {Outcome.HOLDS: "holds", Outcome.FAILS: "FAILS", Outcome.UNCHECKED: "not checked"}
 
 
@@ -50,7 +51,7 @@ def run(
 def lines_of(verdict: Verdict) -> list[str]:
     """A verdict as lines of a terminal."""
     return [
-        printable(verdict.title),
+        f'"{printable(" ".join(printable(verdict.title).split()), MOST_OF_TITLE)}"',  # its own words, not ours
         f"  claims       {verdict.claim}",
         *(
             f"  {check.subject:<12} {_MARKS[check.outcome]}: {printable(check.sentence)}"

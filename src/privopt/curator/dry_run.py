@@ -30,6 +30,7 @@ class DryRun(Dataless):
 
     Args:
         public: what is public about the units.
+        ledger: what pays, and refuses what was not planned; default: one that pays for everything.
         require: refuses the classes of queries that could not be answered, and numbers that could not be held, as
             `Engine.require`; default: none.
         derived: is told what the solver makes of the units.
@@ -39,17 +40,18 @@ class DryRun(Dataless):
         self,
         public: Public,
         *,
+        ledger: Payer | None = None,
         require: Callable[[type[Query], int], None] | None = None,
         derived: Derived | None = None,
     ) -> None:
-        super().__init__(public, Unlimited(public.relation), Transcript(public.relation))
+        payer = Unlimited(public.relation) if ledger is None else ledger
+        super().__init__(public, payer, Transcript(public.relation))
         self._rehearsal = NoiseSource(seed=0)
         self._require = require
         self.derived = Derived(public) if derived is None else derived
 
     def _child(self, public: Public, ledger: Payer) -> Curator:
-        del ledger
-        child = DryRun(public, require=self._require, derived=self.derived)
+        child = DryRun(public, ledger=ledger, require=self._require, derived=self.derived)
         child.transcript = self.transcript
         return child
 

@@ -35,6 +35,7 @@ class Journals:
 
     Attributes:
         folder: where they are.
+        handle: of that folder, which is locked.
         data: what their user calls the data of all of them; None where an account or their files name them.
         made: those of the runs so far.
         owner: the process and the thread that they belong to.
@@ -42,6 +43,7 @@ class Journals:
     """
 
     folder: Path
+    handle: int
     data: str | None = None
     made: list[Journal] = field(default_factory=list["Journal"])
     owner: tuple[Process, int] = field(default_factory=_here)
@@ -53,7 +55,12 @@ class Journals:
         return not self.ended and self.owner == _here()
 
     def next(self) -> Journal:
-        """The journal of the next run."""
+        """The journal of the next run.
+
+        Raises:
+            ArgumentError: it cannot be used.
+        """
+        self._require_locked()
         journal = Journal(self.path)
         self.made.append(journal)
         return journal
@@ -64,6 +71,7 @@ class Journals:
         Raises:
             ArgumentError: its journal cannot be used.
         """
+        self._require_locked()
         if not self.path.exists():
             return None
         with contextlib.closing(Journal(self.path)) as journal:
@@ -80,7 +88,26 @@ class Journals:
 
     def users_key(self) -> bytes | None:
         """The key that lays out the users of the next run; None in another thread, whose runs are not kept."""
-        return users_key(self.path) if self.is_here else None
+        if not self.is_here:
+            return None
+        self._require_locked()
+        return users_key(self.path)
+
+    def _require_locked(self) -> None:
+        """Refuse another folder than the one that is locked.
+
+        Raises:
+            ArgumentError: it was moved away, or replaced.
+        """
+        try:
+            is_same = os.path.samestat(self.folder.stat(), os.fstat(self.handle))
+        except OSError:
+            is_same = False
+        if not is_same:
+            raise ArgumentError(
+                f"{str(self.folder)!r} is another folder than when the runs began: it was moved or replaced, and what "
+                "was released stands in the one that was there. Bring it back, and start the same program again."
+            )
 
     def close(self) -> None:
         """Close the journals. A key of a run that was not begun has laid out what nobody asked: it is deleted."""
@@ -237,7 +264,7 @@ def resumable(folder: str | Path, *, data: str | None = None) -> Generator[None]
         >>> bool(first == again)
         True
     """
-    path = Path(folder)
+    path = Path(folder).absolute()  # for all runs, wherever the program goes meanwhile
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -248,7 +275,7 @@ def resumable(folder: str | Path, *, data: str | None = None) -> Generator[None]
     name: Any = data
     if name is not None and (not isinstance(name, str) or not name.strip()):
         raise ArgumentError(f"data must be a name for the data set, such as 'patients 2026', got {data!r}.")
-    kept = Journals(path, data)
+    kept = Journals(path, handle, data)
     try:
         require_own(path, os.fstat(handle), stat.S_ISDIR)
         try:

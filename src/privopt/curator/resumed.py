@@ -57,8 +57,8 @@ class Rehearsal(_NoSecrets, DryRun):
     """
 
     def __init__(self, public: Public, standing: Standing, ledger: Payer) -> None:
-        super().__init__(public)
-        self.ledger, self._standing = ledger, standing
+        super().__init__(public, ledger=ledger)
+        self._standing = standing
 
     def _child(self, public: Public, ledger: Payer) -> Curator:
         child = Rehearsal(public, self._standing, ledger)

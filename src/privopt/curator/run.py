@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from privopt.curator.base import Curator, Observer
+from privopt.curator.dry_run import DryRun
 from privopt.curator.journals import journals
 from privopt.curator.local import LocalCurator
 from privopt.curator.outlays import begun
@@ -27,6 +28,8 @@ from privopt.ledger.statement import Statement
 from privopt.mechanisms.drawable import require_drawable
 from privopt.mechanisms.noise import NoiseSource
 from privopt.public import Public
+
+ResultOf = TypeVar("ResultOf")
 
 
 class Run:
@@ -194,6 +197,11 @@ def rehearsed(
     if (kept := journals()) is not None:
         standing = kept.standing(data.origin, data.laid_out)
         solve(Rehearsal(public, standing, Ledger(budget, public.relation, plan=event)))
+
+
+def tried(solve: Callable[[Curator], ResultOf], public: Public, budget: Budget, event: Event) -> ResultOf:
+    """What a program ends with without data, before anything is paid; refused if it asks for what was not planned."""
+    return solve(DryRun(public, ledger=Ledger(budget, public.relation, plan=event)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -5,13 +5,14 @@ objects declare none, so what one record holds must neither raise, nor warn, nor
 of their cells is read by itself, and one that cannot be read counts as missing.
 """
 
+import contextlib
 import decimal
 import itertools
 import math
 import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,25 @@ Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
 NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating, decimal.Decimal)
+_DEEPEST = 10  # tuples in one another, of a label
+
+
+@contextlib.contextmanager
+def unheard() -> Generator[None]:
+    """A place in which nothing warns, whatever cells do when they are read one by one."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def can_be_looked_up(private_cell: Any) -> bool:
+    """Whether tuples are nested so little that they can be hashed: of many, Python's own hash ends the process."""
+    private_level = [private_cell]
+    for _ in range(_DEEPEST):
+        private_level = [part for each in private_level if isinstance(each, tuple) for part in each]
+        if not private_level:
+            return True
+    return False
 
 
 def number(private_cell: Any) -> float:
@@ -46,19 +66,15 @@ def _of_no_dimension(private_cell: Any) -> float:
     """The number in an array of no dimension; NaN for anything else."""
     if not hasattr(private_cell, "__array__") or np.ma.is_masked(private_cell):
         return math.nan
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        private_array = np.asarray(private_cell)
-        return (
-            float(private_array)
-            if private_array.ndim == 0 and private_array.dtype.kind in "biuf"
-            else math.nan
-        )
+    private_array = np.asarray(private_cell)
+    return (
+        float(private_array) if private_array.ndim == 0 and private_array.dtype.kind in "biuf" else math.nan
+    )
 
 
 def numbers(private_cells: Iterable[Any]) -> Floats:
     """Every cell as a number; NaN for what is none."""
-    with np.errstate(all="ignore"):
+    with unheard():
         return np.fromiter((number(private_cell) for private_cell in private_cells), np.float64)
 
 
@@ -96,7 +112,8 @@ def _listed(private_rows: Sequence[Any]) -> Floats:
         That is public, as the type of an array is. An entry of another length, or of another kind, is a record that
         cannot be read: all its cells are missing.
     """
-    private_lengths = [_length(private_row) for private_row in private_rows]
+    with unheard():
+        private_lengths = [_length(private_row) for private_row in private_rows]
     private_counts = Counter(private_lengths)
     width = max(private_counts, key=lambda length: (private_counts[length], length), default=-1)
     private_pairs = zip(private_rows, private_lengths, strict=True)
@@ -122,10 +139,8 @@ def _sequence(private_row: Any) -> Any:
         return private_row if private_row.ndim == 1 else None  # with what is masked in it
     if not hasattr(private_row, "__array__"):
         return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        private_array = np.asarray(private_row)
-        return private_array if private_array.ndim == 1 else None
+    private_array = np.asarray(private_row)
+    return private_array if private_array.ndim == 1 else None
 
 
 def _length(private_row: Any) -> int:
@@ -181,7 +196,8 @@ def label_codes(private_labels: NDArray[Any], classes: Sequence[Any]) -> Codes:
     """
     position, writings = {label: code for code, label in enumerate(classes)}, _writings_of(classes)
     if private_labels.dtype.kind == "O":
-        return np.fromiter((_code(position, writings, label) for label in private_labels), np.int64)
+        with unheard():
+            return np.fromiter((_code(position, writings, label) for label in private_labels), np.int64)
     known = np.asarray(classes)
     kinds = known.dtype.kind, private_labels.dtype.kind
     if kinds[0] == kinds[1] or not {"U", "S", "O"} & set(kinds):  # bytes and texts compare by raising
@@ -438,7 +454,7 @@ def _writings_of(classes: Sequence[Any]) -> Writings:
 
 def _code(position: Mapping[Any, int], writings: Writings, private_label: Any) -> int:
     try:
-        private_code = position.get(private_label, -1)
+        private_code = position.get(private_label, -1) if can_be_looked_up(private_label) else -1
     except Exception:  # it cannot be hashed or compared, so it equals no class
         private_code = -1
     return private_code if private_code >= 0 else writings.position(private_label)

@@ -16,7 +16,18 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.util import hash_array
 
-from privopt.data.user_keys import integer_key, key_cells, key_columns, key_of, number_key, text_key
+from privopt.data.cells import unheard
+from privopt.data.user_keys import (
+    INTEGERS,
+    TEXTS,
+    are_of,
+    integer_key,
+    key_cells,
+    key_columns,
+    key_of,
+    number_key,
+    text_key,
+)
 from privopt.data.user_secret import UserSecret
 from privopt.errors import ArgumentError
 
@@ -115,10 +126,9 @@ def _column_digests(private_keys: Any, secret: UserSecret) -> Digests:
             private_codes, private_known = pd.factorize(private_values.astype(np.int64))
             return _of_cells(private_known.view(dtype.newbyteorder("=")), secret)[:, private_codes]
     private_cells = key_cells(private_keys)
-    kinds = set(map(type, private_cells))
-    if kinds <= {str, np.str_}:
+    if are_of(private_cells, TEXTS):
         return _hashed(_objects(map(text_key, private_cells)), "text", secret)
-    if kinds <= {int, np.int64, np.int32}:
+    if are_of(private_cells, INTEGERS):
         return _hashed(_objects(map(integer_key, map(int, private_cells))), "text", secret)
     return _of_cells(private_cells, secret)
 
@@ -137,7 +147,8 @@ def _of_distinct(
 
 def _of_cells(private_cells: Any, secret: UserSecret) -> Digests:
     """The digests of cells of any types."""
-    private_written = [_written(private_cell) for private_cell in private_cells]
+    with unheard():
+        private_written = [_written(private_cell) for private_cell in private_cells]
     private_digests = np.full((2, len(private_written)), NOBODY)
     kinds: set[Kind] = {written[0] for written in private_written if written is not None}
     for kind in kinds:

@@ -39,7 +39,7 @@ Codes = NDArray[np.int64]
 _DIGITS = 3000  # of a number that is still written out
 _LONGEST = 100_000  # letters of a text that may be such a number
 _LONG = 9_966  # bits of an integer of so many digits; Python writes no more than 4,300
-_TEXTS, _INTEGERS = {str, np.str_}, {int, np.int64, np.int32}
+TEXTS, INTEGERS = (str, np.str_), (int, np.int64, np.int32)
 
 
 def user_codes(private_keys: Any, rows: int) -> Codes:
@@ -145,11 +145,16 @@ def _column_codes(private_keys: Any) -> Codes:
         private_codes[private_known] = pd.factorize(private_ticks[private_known])[0]
         return private_codes
     private_cells = key_cells(private_keys)
-    kinds = set(map(type, private_cells))
-    if kinds <= _TEXTS or kinds <= _INTEGERS:  # equal as keys exactly where equal to Python
+    if are_of(private_cells, TEXTS) or are_of(private_cells, INTEGERS):  # equal as keys where equal to Python
         return _alike(np.fromiter(private_cells, dtype=object, count=len(private_cells)))
     position: dict[Hashable, int] = {}
-    return np.fromiter((_code(position, private_cell) for private_cell in private_cells), np.int64)
+    with cells.unheard():
+        return np.fromiter((_code(position, private_cell) for private_cell in private_cells), np.int64)
+
+
+def are_of(private_cells: Any, kinds: tuple[type, ...]) -> bool:
+    """Whether every cell is of one of some types itself; one of somebody's own may fail when it is hashed."""
+    return set(map(id, map(type, private_cells))) <= set(map(id, kinds))
 
 
 def _alike(private_cells: NDArray[Any]) -> Codes:

@@ -55,7 +55,7 @@ from privopt.queries.local_pass import LocalPass
 from privopt.queries.payoff_means import PayoffMeans
 from privopt.queries.safeguards import row_form_of, stated_sensitivity
 from privopt.queries.second_moment import WeightedSecondMoment
-from privopt.queries.total_weight import TotalWeight
+from privopt.queries.total_weight import TotalWeight, UsableUnits
 from privopt.queries.values import ValueSum
 
 
@@ -156,8 +156,8 @@ class InProcessEngine:
             return payoff_sum(self.units, query, private_draw)
         if isinstance(query, ValueSum) and supports_predictions(self.units, query):
             return prediction_sum(self.units, query, private_draw)
-        if type(query) is TotalWeight:
-            return self._total_weight(private_draw)
+        if type(query) in (TotalWeight, UsableUnits):
+            return _total_weight(self.units.weighted_as(query.weighting), private_draw)
         return self._summed(query, private_draw)
 
     def _average_of_groups(
@@ -169,13 +169,6 @@ class InProcessEngine:
             share * self._summed(with_typed_leaves(group), private_draw) for share, group in groups
         ]
         return np.asarray(np.sum(private_sums, axis=0))
-
-    def _total_weight(self, private_draw: NDArray[np.int64] | None) -> NDArray[np.float64]:
-        """The sum of the weights of the units that have records: pairwise, so well within the rounding bound."""
-        private_weights = self.units.private_weights
-        if private_weights is None:
-            private_weights = self.units.private_present.astype(np.float64)
-        return np.asarray(np.sum(private_weights if private_draw is None else private_weights[private_draw]))
 
     def _summed(self, query: MeanQuery, private_draw: NDArray[np.int64] | None) -> NDArray[np.float64]:
         """By the fastest of the paths that compute the query."""
@@ -337,6 +330,14 @@ class InProcessEngine:
             )
             total.add(private_block.T @ np.asarray(private_coefficients)[: stop - start], stop - start)
         return total.total().reshape(form.shape)
+
+
+def _total_weight(units: Units, private_draw: NDArray[np.int64] | None) -> NDArray[np.float64]:
+    """The sum of the weights of the units that have records: pairwise, so well within the rounding bound."""
+    private_weights = units.private_weights
+    if private_weights is None:
+        private_weights = units.private_present.astype(np.float64)
+    return np.asarray(np.sum(private_weights if private_draw is None else private_weights[private_draw]))
 
 
 def _padded(private_values: NDArray[Any], length: int) -> NDArray[Any]:

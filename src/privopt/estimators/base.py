@@ -25,7 +25,7 @@ from privopt.estimators.search import Candidate, SearchPlan, plan_search, run_se
 from privopt.estimators.searched import describe_strength, in_search, marked
 from privopt.estimators.setup import Setup
 from privopt.estimators.specification import Shape, Specification
-from privopt.estimators.stages import Fitted, ScaleEstimation, fit_in_stages, plan_fit, plan_stages
+from privopt.estimators.stages import Fitted, StagedPlan, fit_in_stages, plan_fit
 from privopt.estimators.table_arguments import arguments_of, asked_of_a_table
 from privopt.estimators.targets import Classes, Counts, Numbers, Target, describe_coefficients
 from privopt.ledger.account import Account, checked_account
@@ -99,7 +99,7 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
         privacy_: the `PrivacyReport`: what was protected, how, and at what price.
         plan_: the `Plan` that was announced before the data were read.
         usable_: the released estimate of the number of units that could be used, see `privacy_` for its deviation; None
-            where no release tells it.
+            where it would be all noise. Read off a release of the solver, or counted for 1 % of the budget.
         encoder_: what turned the rows of a `Table` into features, from its schema alone; None where X was features.
     Privacy:
         Everything released passes the curator, priced before data are read. A missing feature becomes a public number
@@ -324,11 +324,10 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
         return self.solver
 
     def _fit_alone(self, shape: Shape, records: Records, observer: Observer | None) -> Fitted:
-        """One model, after the bounds where they are to be estimated."""
+        """One model, after the stages that go before it."""
         setup = self._setup(shape, records.private_targets)
-        scales = ScaleEstimation.of(setup)
-        if scales is not None:
-            staged = plan_stages(setup, scales, self._solver(setup))
+        staged = StagedPlan.of(setup, self._solver(setup))
+        if staged is not None:
             records.require(lambda: staged.plan)
             return fit_in_stages(staged, records, account=self.account, observer=observer)
         records.require(lambda: plan_fit(setup, self._solver(setup)))

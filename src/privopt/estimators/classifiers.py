@@ -19,6 +19,8 @@ from privopt.estimators.targets import Classes
 from privopt.problems import losses
 from privopt.problems.glm import GLMLoss
 
+PLAIN = (np.bool_, np.integer, np.str_)  # kinds of labels that Python has an equal of
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateClassifier(ClassifierMixin, PrivateLinearModel):
@@ -45,6 +47,14 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel):
 
     classes_: NDArray[Any] = field(init=False)
     row_lengths_: RowLengths | None = field(init=False, default=None)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Labels in a list become Python's own, so that whatever prints them, such as a pipeline, shows 0 for 0."""
+        if name == "classes" and type(value) in (list, tuple):
+            plain = [label.item() if isinstance(label, PLAIN) else label for label in value]
+            if any(label is not given for label, given in zip(plain, value, strict=True)):
+                value = type(value)(plain)
+        super().__setattr__(name, value)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The share of records whose class is predicted right."""

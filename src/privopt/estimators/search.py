@@ -20,7 +20,14 @@ from privopt.engine.choose import in_memory
 from privopt.engine.protocol import Engine
 from privopt.estimators.records import LatestUnits, Records
 from privopt.estimators.setup import Setup
-from privopt.estimators.stages import Fitted, ScaleEstimation, common_scale, released_bounds, started
+from privopt.estimators.stages import (
+    Fitted,
+    ScaleEstimation,
+    UsableCount,
+    common_scale,
+    released_bounds,
+    started,
+)
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.dominating import comparable, dominating
@@ -30,7 +37,8 @@ from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.planning.effort import data_bytes, estimation_seconds, loading_seconds, pass_seconds
 from privopt.planning.instance import Instance
 from privopt.planning.notices import extreme_epsilon
-from privopt.planning.plan import Plan
+from privopt.planning.plan import Finding, Plan
+from privopt.planning.usable import COUNT_SHARE
 from privopt.precision import double_precision
 from privopt.public import Public
 from privopt.queries.holdout_scores import HoldoutScores
@@ -55,6 +63,11 @@ class Candidate:
         instance = Instance(self.setup.problem, public, budget)
         return choose(self.solver, instance).solver.configure(instance)
 
+    def tells_usable(self, public: Public, budget: Budget) -> bool:
+        """Whether the releases of its solver tell how many units are usable."""
+        instance = Instance(self.setup.problem, public, budget)
+        return choose(self.solver, instance).solver.tells_usable(instance)
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +78,7 @@ class SearchPlan:
         candidates: the grid.
         scored: everything public about the units that candidates are scored on.
         scales: the estimation of bounds that goes before it; None where they are given.
+        count: that of the usable units, likewise; None where each refit, or without one each fit, tells it.
         fits: each candidate's solver on the training part.
         choice: how the best is chosen on the holdout part.
         refits: each candidate's solver on all units; empty without a refit.
@@ -76,6 +90,7 @@ class SearchPlan:
     candidates: tuple[Candidate, ...]
     scored: Setup
     scales: ScaleEstimation | None
+    count: UsableCount | None
     fits: tuple[Solver, ...]
     choice: ExponentialMechanism
     refits: tuple[Solver, ...]
@@ -118,6 +133,12 @@ def plan_search(
     parts = [public.block(train) for public in whole]
     if refit:
         candidates = _ordered(candidates, whole, part_of(left, 1.0 - share))
+    last = whole if refit else parts
+    told = all(one.tells_usable(public, left) for one, public in zip(candidates, last, strict=True))
+    count = UsableCount.of(told, budget, whole[0])
+    if count is not None:
+        left = part_of(budget, 1.0 - COUNT_SHARE - (0.0 if scales is None else scales.share))
+        candidates = _ordered(candidates, whole, part_of(left, 1.0 - share)) if refit else candidates
     each = part_of(left, share / len(candidates))
     fits = [candidate.configured(public, each) for candidate, public in zip(candidates, parts, strict=True)]
     refits: list[Solver] = []
@@ -133,7 +154,7 @@ def plan_search(
     first = None if scales is None else scales.configured(budget)
 
     def events(scale: float) -> list[Event]:
-        before = [] if first is None else [first.scaled(scale).event]
+        before = [stage.scaled(scale).event for stage in (first, count) if stage is not None]
         fitted = [solver.scaled(scale).event(public) for solver, public in zip(fits, parts, strict=True)]
         found = Parallel((sequence(fitted), ExponentialMechanism(bounded_range / scale).event()))
         refitted = [solver.scaled(scale).event(public) for solver, public in zip(refits, whole, strict=False)]
@@ -163,6 +184,7 @@ def plan_search(
         candidates=tuple(candidates),
         scored=scored,
         scales=None if first is None else first.scaled(scale),
+        count=None if count is None else count.scaled(scale),
         fits=tuple(solver.scaled(scale) for solver in fits),
         choice=ExponentialMechanism(bounded_range / scale),
         refits=tuple(solver.scaled(scale) for solver in refits),
@@ -177,13 +199,15 @@ def plan_search(
                 "selection_share": share,
                 "solver": ", ".join(dict.fromkeys(solver.title for solver in fits)),
             }
-            | ({} if scales is None else {"scale_share": scales.share}),
+            | ({} if scales is None else {"scale_share": scales.share})
+            | ({} if count is None else {"count_share": COUNT_SHARE}),
             event=sequence(events(scale)),
             budget=budget,
             public=whole[0],
             releases=sum(solver.releases() for solver in fits)
             + 1
             + (first is not None)
+            + (count is not None)
             + max((solver.releases() for solver in refits), default=0),
             passes=passes,
             memory_bytes=2 * data_bytes(whole[0]),
@@ -191,6 +215,7 @@ def plan_search(
             adaptive=any(solver.adaptive for solver in (*fits, *refits)),
             held=max(solver.held_numbers(one.setup.problem, public) for solver, one, public in runs),
             needs_rows=any(solver.needs_rows for solver in (*fits, *refits)),
+            indicators={} if count is None else count.scaled(scale).indicators(whole[0]),
             notices=(*extreme_epsilon(budget), *candidates[0].setup.notices),
         ),
     )
@@ -330,12 +355,18 @@ def run_search(
             "candidates": search.candidates,
             "solvers": (search.fits, search.refits),
             "scales": search.scales,
+            "count": search.count,
         }
         run = started(search.plan, records.noise, account=account, name=name, observer=observer, of=asked)
         if search.scales is not None:
             bounds = released_bounds(run, search.scales, loose)
             scored, setups = scored.within(bounds), [setup.within(bounds) for setup in setups]
         del loose
+        found: dict[str, Finding] = {}
+        if search.count is not None:
+            found = search.count.release(
+                run.curator(units_of(scored), run.part("usable records", search.count.event))
+            )
         under_way = SearchRun(search, units_of(scored), run)
         fits = [under_way.fit(index, setup, units_of(setup)) for index, setup in enumerate(setups)]
         given = [fit.setup.unscaled(fit.result.params) for fit in fits]
@@ -344,7 +375,8 @@ def run_search(
         best = int(under_way.held.curator(units_of(scored)).release(scores, search.choice))
         fitted = under_way.refit(best, setups[best], units_of(setups[best])) if search.refits else fits[best]
         run.end()
-    return SearchResult(best, fitted._replace(result=fitted.result._replace(plan=search.plan)))
+    result = fitted.result._replace(plan=search.plan, findings={**fitted.result.findings, **found})
+    return SearchResult(best, fitted._replace(result=result))
 
 
 def _wholes(search: SearchPlan, data: Engine) -> list[Derived]:

@@ -131,8 +131,8 @@ def describe_strength(search: SearchPlan, chosen: Setup) -> Selection:
     """How the strength of a penalty was chosen, for the report."""
     assert chosen.alpha is not None
     share = float(search.plan.settings["selection_share"])
-    if search.scales is not None:
-        share *= 1.0 - search.scales.share
+    settings = search.plan.settings
+    share *= 1.0 - float(settings.get("scale_share", 0.0)) - float(settings.get("count_share", 0.0))
     return _selection(
         search,
         f"The strength of the penalty, alpha = {chosen.alpha:.3g}, was chosen privately among {len(search.fits)} "

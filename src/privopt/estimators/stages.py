@@ -1,4 +1,8 @@
-"""A fit, and one in two stages, the bounds and then the model: one plan, one ledger, one transcript."""
+"""A fit, and one with stages before the model: one plan, one ledger, one transcript.
+
+The stages are the bounds of the features, where only loose ones are known, and the number of usable units, where the
+solver releases nothing that tells it.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,6 +15,7 @@ from numpy.typing import NDArray
 from privopt.curator.base import Curator, Observer
 from privopt.curator.rehearsals import reserved
 from privopt.curator.run import Run
+from privopt.data.derived import Derived
 from privopt.data.units import Units
 from privopt.engine.protocol import Engine
 from privopt.estimators.records import Records, given_back
@@ -21,17 +26,19 @@ from privopt.estimators.targets import describe_coefficients
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
-from privopt.ledger.events import Event, sequence
+from privopt.ledger.events import Event, leaf_counts, sequence
 from privopt.ledger.gaussian_dp import gaussian_mu, part_of
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.effort import estimation_seconds
 from privopt.planning.instance import Instance
 from privopt.planning.notices import extreme_epsilon
-from privopt.planning.plan import Plan, usable_in
+from privopt.planning.plan import Finding, Plan, usable_in
+from privopt.planning.usable import BY_COUNT, COUNT_SHARE, Usable, announced, count_multiplier, tells
 from privopt.precision import double_precision
 from privopt.public import Public
 from privopt.queries.column_magnitudes import ColumnMagnitudes, bin_ends
+from privopt.queries.total_weight import UsableUnits
 from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport, Selection
 from privopt.result import Result
@@ -184,32 +191,169 @@ class ScaleEstimation:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class StagedPlan:
-    """Everything that a fit in two stages will release, fixed before the first release.
+class UsableCount:
+    """One Gaussian release of how many units are usable.
 
     Attributes:
-        setup: the fit, with the loose bounds.
-        scales: the first stage, its noise set.
-        solver: the second, its noise set.
-        plan: the announcement, with the price of both.
+        noise_multiplier: of the release, and the standard deviation of the number.
+    Privacy:
+        The release is charged. Whether it is made follows from public numbers.
+    """
+
+    noise_multiplier: float
+
+    @classmethod
+    def of(cls, told: bool, budget: Budget, public: Public) -> "UsableCount | None":
+        """The count that a fit asks for; None where its solver's releases tell the number, or noise would hide it.
+
+        Args:
+            told: whether they do.
+            budget: of the whole fit.
+            public: of the units that the model is fitted to.
+        """
+        multiplier = count_multiplier(budget)
+        return None if told or not tells(multiplier, public) else cls(noise_multiplier=multiplier)
+
+    def scaled(self, factor: float) -> "UsableCount":
+        """The same with all noise times `factor`."""
+        return replace(self, noise_multiplier=self.noise_multiplier * factor)
+
+    @property
+    def event(self) -> Event:
+        """What it costs."""
+        return Gaussian(self.noise_multiplier).event()
+
+    def indicators(self, public: Public) -> dict[str, Finding]:
+        """How exactly the number will be known."""
+        return announced(self.noise_multiplier, public, BY_COUNT)
+
+    def release(self, curator: Curator) -> dict[str, Finding]:
+        """Ask once; the number, and the notice where it is low."""
+        released = curator.release(UsableUnits(), Gaussian(self.noise_multiplier))
+        return Usable.counted(released, self.noise_multiplier, curator.public).findings
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class StagedPlan:
+    """Everything that a fit with stages before the model will release, fixed before the first release.
+
+    Attributes:
+        setup: the fit, with the loose bounds where there are such.
+        scales: the estimation of the bounds, its noise set; None where they are given.
+        count: that of the usable units, its noise set; None where there is none.
+        solver: of the model, its noise set.
+        plan: the announcement, with the price of all of it.
     """
 
     setup: Setup
-    scales: ScaleEstimation
+    scales: ScaleEstimation | None
+    count: UsableCount | None
     solver: Solver
     plan: Plan
 
-    def fitted(self, result: Result, setup: Setup) -> Fitted:
-        """The model, from what the second stage gave and the fit with the bounds of the first."""
-        steps = result.transcript.releases - 1  # without the bounds
-        return Fitted(result._replace(plan=self.plan), setup, steps)
+    @classmethod
+    def of(cls, setup: Setup, solver: Solver | str) -> "StagedPlan | None":
+        """Fix every release and scale their noise together to the budget.
+
+        Args:
+            setup: the fit.
+            solver: of the model.
+        Returns:
+            None where the model is all there is to release.
+        """
+        scales, public, budget = ScaleEstimation.of(setup), setup.planned, setup.shape.known_budget
+        with double_precision():
+            rest = budget if scales is None else scales.rest(budget)
+            instance = Instance(setup.problem, public, rest)
+            chosen, reason = choose(solver, instance)
+            told = chosen.is_set("noise_multiplier") or chosen.tells_usable(instance)
+            count = UsableCount.of(told, budget, public)
+            if count is not None:
+                share = COUNT_SHARE + (0.0 if scales is None else scales.share)
+                rest = part_of(budget, 1.0 - share)
+                instance = Instance(setup.problem, public, rest)
+            if scales is None and count is None:
+                return None
+            configured = chosen.configure(instance)
+            if not any(
+                leaf_counts(configured.event(public))
+            ):  # it gives back the start, and nothing is to be paid
+                count = None
+            if scales is None and count is None:
+                return None
+            alone = replace(configured.plan(instance), reason=reason)
+            return cls._calibrated(setup, scales, count, configured, alone)
+
+    @classmethod
+    def _calibrated(
+        cls,
+        setup: Setup,
+        scales: ScaleEstimation | None,
+        count: UsableCount | None,
+        solver: Solver,
+        alone: Plan,
+    ) -> "StagedPlan":
+        """See `of`; `alone` is the plan of the model within its part of the budget."""
+        public, budget = setup.planned, setup.shape.known_budget
+        scales = None if scales is None else scales.configured(budget)
+        before = [stage for stage in (scales, count) if stage is not None]
+
+        def events(factor: float) -> Iterable[Event]:
+            return (*(stage.scaled(factor).event for stage in before), solver.scaled(factor).event(public))
+
+        scale = common_scale(events, budget, public)
+        extreme = extreme_epsilon(alone.budget)
+        plan = replace(
+            alone,
+            settings={
+                **alone.settings,
+                **({} if scales is None else {"scale_share": scales.share}),
+                **({} if count is None else {"count_share": COUNT_SHARE}),
+            },
+            event=sequence(events(scale)),
+            budget=budget,
+            releases=alone.releases + len(before),
+            passes=alone.passes + (scales is not None),  # the count reads no row
+            seconds=alone.seconds + (0.0 if scales is None else estimation_seconds(public)),
+            indicators={
+                **alone.indicators,
+                **({} if count is None else count.scaled(scale).indicators(public)),
+            },
+            notices=(
+                *extreme_epsilon(budget),
+                *(notice for notice in alone.notices if notice not in extreme),
+            ),
+        )
+        return cls(
+            setup=setup,
+            scales=None if scales is None else scales.scaled(scale),
+            count=None if count is None else count.scaled(scale),
+            solver=solver.scaled(scale),
+            plan=plan,
+        )
+
+    def fitted(self, curator: Callable[[str, Event], Curator], setup: Setup) -> Fitted:
+        """The model, after the number of usable units.
+
+        Args:
+            curator: of the units that it is fitted to, for a stage of some name and price.
+            setup: the fit, with the bounds that were found.
+        """
+        found = {} if self.count is None else self.count.release(curator("usable records", self.count.event))
+        asked = curator("fit", self.solver.event(setup.planned))
+        before = asked.transcript.releases
+        result = self.solver.solve(asked, setup.problem)
+        result = result._replace(plan=self.plan, findings={**result.findings, **found})
+        return Fitted(result, setup, result.transcript.releases - before)
 
 
 def plan_fit(setup: Setup, solver: Solver | str) -> Plan:
-    """What a fit would cost and achieve, with the estimation of its bounds where they are not given."""
-    scales, public, budget = ScaleEstimation.of(setup), setup.planned, setup.shape.known_budget
-    if scales is not None:
-        return plan_stages(setup, scales, solver).plan
+    """What a fit would cost and achieve, with the stages before the model."""
+    staged = StagedPlan.of(setup, solver)
+    if staged is not None:
+        return staged.plan
+    public, budget = setup.planned, setup.shape.known_budget
     return plans_for(
         setup.problem,
         n=public.n,
@@ -228,42 +372,6 @@ def plan_fit(setup: Setup, solver: Solver | str) -> Plan:
     ).default
 
 
-def plan_stages(setup: Setup, scales: ScaleEstimation, solver: Solver | str) -> StagedPlan:
-    """Fix every release of both stages and scale their noise together to the budget.
-
-    Args:
-        setup: the fit.
-        scales: the first stage.
-        solver: of the second stage.
-    """
-    budget = setup.shape.known_budget
-    public, rest = setup.planned, scales.rest(budget)
-    first = scales.configured(budget)
-    with double_precision():
-        instance = Instance(setup.problem, public, rest)
-        chosen, reason = choose(solver, instance)
-        second = chosen.configure(instance)
-        scale = common_scale(
-            lambda f: (first.scaled(f).event, second.scaled(f).event(public)), budget, public
-        )
-        first, second = first.scaled(scale), second.scaled(scale)
-        alone = replace(second.plan(instance), reason=reason)
-    plan = replace(
-        alone,
-        settings={**alone.settings, "scale_share": first.share},
-        event=sequence((first.event, second.event(public))),
-        budget=budget,
-        releases=alone.releases + 1,
-        passes=alone.passes + 1,
-        seconds=alone.seconds + estimation_seconds(public),
-        notices=(
-            *extreme_epsilon(budget),
-            *(notice for notice in alone.notices if notice not in extreme_epsilon(rest)),
-        ),
-    )
-    return StagedPlan(setup=setup, scales=first, solver=second, plan=plan)
-
-
 def common_scale(events: Callable[[float], Iterable[Event]], budget: Budget, public: Public) -> float:
     """The factor for the noise of several parts with which they cost the budget together."""
     if not budget.is_private:
@@ -279,9 +387,18 @@ def started(
     name: str | None = None,
     observer: Observer | None = None,
     of: Mapping[str, Any],
+    origin: str = "",
 ) -> Run:
-    """A run of everything that a plan announces; `name` is what the account calls it, `of` what it solves and how.
+    """A run of everything that a plan announces.
 
+    Args:
+        plan: the announcement.
+        noise: secret randomness.
+        account: pays for all of it.
+        name: what the account calls it; default: the solver.
+        observer: called after releases.
+        of: what it solves and how.
+        origin: what the records are read from, where that is known before the run.
     Raises:
         ArgumentError: it was to be resumed, and cannot be.
         BudgetExceeded: the account cannot pay; nothing was released.
@@ -295,6 +412,7 @@ def started(
         account=account,
         observer=observer,
         of=of,
+        origin=origin,
     )
 
 
@@ -306,24 +424,39 @@ def released_bounds(run: Run, scales: ScaleEstimation, units: Units | Engine) ->
 def fit_in_stages(
     staged: StagedPlan, records: Records, *, account: Account | None, observer: Observer | None
 ) -> Fitted:
-    """Estimate the bounds, then fit with them.
+    """Estimate the bounds, count the usable units, and fit the model, as far as the plan says so.
 
     Raises:
         BudgetExceeded: the account cannot pay; nothing was released.
     """
-    with double_precision(), records.in_succession() as records:
-        # Keys and shapes are checked before anything is paid, and there is one copy of the data at a time.
-        with given_back(staged.setup.loose_units(records)) as loose:
-            derived = rehearse(
-                staged.solver, staged.setup.problem, loose, staged.setup.planned, staged.plan.budget
-            )
-            asked = {**parts_of(staged.setup.problem), "scales": staged.scales, "solver": staged.solver}
-            with reserved(loose, derived.beyond(loose.public)):  # of what comes after it
-                run = started(staged.plan, records.noise, account=account, observer=observer, of=asked)
-                setup = staged.setup.within(released_bounds(run, staged.scales, loose))
-        del loose
-        with given_back(setup.units(records)) as units, reserved(units, derived.extra()):
-            part = run.part("fit", staged.solver.event(units.public))
-            result = staged.solver.solve(run.curator(units, part), setup.problem)
-            run.end()
-    return staged.fitted(result, setup)
+    setup, scales, solver = staged.setup, staged.scales, staged.solver
+    asked = {**parts_of(setup.problem), "scales": scales, "count": staged.count, "solver": solver}
+
+    def rehearsed(units: Units | Engine) -> Derived:
+        return rehearse(solver, setup.problem, units, setup.planned, staged.plan.budget)
+
+    def begun(units: Units | Engine) -> Run:
+        origin = "" if scales is not None else units.origin
+        return started(
+            staged.plan, records.noise, account=account, observer=observer, of=asked, origin=origin
+        )
+
+    def finished(run: Run, units: Units | Engine, setup: Setup) -> Fitted:
+        fitted = staged.fitted(lambda name, event: run.curator(units, run.part(name, event)), setup)
+        run.end()
+        return fitted
+
+    with double_precision():
+        if scales is None:
+            with given_back(setup.units(records)) as units, reserved(units, rehearsed(units).extra()):
+                return finished(begun(units), units, setup)
+        with records.in_succession() as records:
+            # Keys and shapes are checked before anything is paid, and there is one copy of the data at a time.
+            with given_back(setup.loose_units(records)) as loose:
+                derived = rehearsed(loose)
+                with reserved(loose, derived.beyond(loose.public)):  # of what comes after it
+                    run = begun(loose)
+                    setup = setup.within(released_bounds(run, scales, loose))
+            del loose
+            with given_back(setup.units(records)) as units, reserved(units, derived.extra()):
+                return finished(run, units, setup)

@@ -11,14 +11,19 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from privopt.curator.base import Observer
-from privopt.curator.dry_run import DryRun
 from privopt.curator.journals import asking
 from privopt.curator.outlays import tells_what_was_spent
-from privopt.curator.run import Run, rehearsed
+from privopt.curator.run import Run, rehearsed, tried
 from privopt.data.units import Units
 from privopt.estimators import arguments, table_source
 from privopt.estimators.asked_workload import asked_workload
-from privopt.estimators.synthetic_report import declared_facts, marginal_table, model_summary, pictures
+from privopt.estimators.synthetic_report import (
+    declared_facts,
+    marginal_table,
+    model_summary,
+    pictures,
+    unread_cells,
+)
 from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
@@ -337,7 +342,12 @@ class SyntheticData(NamedArguments, BaseEstimator):
         if not _is_ours(
             configured
         ):  # it may not do what `_described` needs of it: seen before anything is paid
-            rehearsal = configured.solve(DryRun(asked.public), asked.workload)
+            rehearsal = tried(
+                lambda curator: configured.solve(curator, asked.workload),
+                asked.public,
+                asked.budget,
+                announced.event,
+            )
             self._described(asked, rehearsal._replace(plan=announced))
         run = Run(
             f"synthetic data ({configured.title})",
@@ -366,8 +376,9 @@ class SyntheticData(NamedArguments, BaseEstimator):
         measured = released_marginals(result.transcript, coding.levels)
         total = released_total(measured)
         shown = pictures(model, measured, total, coding)
+        told = {**result.findings, **unread_cells(measured, total, coding)}
         report = PrivacyReport.of(
-            result._replace(params=None, pictures=(*result.pictures, *shown)),
+            result._replace(params=None, findings=told, pictures=(*result.pictures, *shown)),
             title=f"Synthetic data ({result.plan.solver})",
             declared=declared_facts(coding, asked.workload),
             model=model_summary(model, coding),
@@ -378,8 +389,9 @@ class SyntheticData(NamedArguments, BaseEstimator):
 
 def _is_ours(synthesizer: Synthesizer) -> bool:
     """Whether it is the library's own, with whatever it does inside of another."""
-    inner = synthesizer.inner if isinstance(synthesizer, Finishing) else synthesizer
-    return type(inner).__module__.split(".")[0] == "privopt"
+    if isinstance(synthesizer, Finishing):
+        return _is_ours(synthesizer.inner)
+    return type(synthesizer).__module__.split(".")[0] == "privopt"
 
 
 def _error(result: Result) -> SyntheticError:

@@ -7,6 +7,9 @@ import numpy as np
 import pandas as pd
 
 from privopt.planning.picture import Picture, bars
+from privopt.planning.plan import UNREAD_CELLS, Finding
+from privopt.planning.row_length import LEAST_SHARE, SURE
+from privopt.planning.usable import CELL_CAUSES
 from privopt.problems.workload import Workload, codes_of
 from privopt.report.model import ModelSummary
 from privopt.synthesis.base import Model
@@ -70,6 +73,32 @@ def pictures(
             )
         )
     return tuple(shown)
+
+
+def unread_cells(
+    measured: Sequence[ReleasedMarginal], total: float, coding: TableCoding
+) -> dict[str, Finding]:
+    """The notice on columns of which fewer than 95 % of the cells could be read, by two standard deviations.
+
+    It is read off the released marginals, at no further price; a `required` column has no cell for what is missing.
+    """
+    told: list[str] = []
+    for place, column in enumerate(coding.columns):
+        found = None if column.spec.required else estimated(measured, coding.levels, (place,))
+        if found is None:
+            continue
+        read, deviation = 1.0 - float(found.shares[-1]) / total, found.stddev / total
+        if SURE * deviation < LEAST_SHARE and read + SURE * deviation < LEAST_SHARE:
+            share = 100.0 * min(max(read, 0.0), 1.0)
+            told.append(f"{share:.0f} % (± {max(100.0 * deviation, 0.1):.1f}) of {column.spec.name}")
+    if not told:
+        return {}
+    more = f" and of {len(told) - MOST_NAMED:,} more columns likewise" if len(told) > MOST_NAMED else ""
+    meaning = (
+        f"of the cells only these shares could be read: {', '.join(told[:MOST_NAMED])}{more}; the others are missing "
+        f"in the model. {CELL_CAUSES}"
+    )
+    return {UNREAD_CELLS: Finding(len(told), meaning)}
 
 
 def model_summary(model: Model, coding: TableCoding) -> ModelSummary:

@@ -12,13 +12,13 @@ from privopt.data import cells
 from privopt.data import user_keys as keys
 from privopt.data.arrow_columns import arrow_arrays
 from privopt.errors import ArgumentError
-from privopt.tables.cells import as_table, column_names, user_keys
+from privopt.tables.cells import as_table, column_names
 from privopt.tables.coding import TableCoding
 from privopt.tables.errors import TableError
 from privopt.tables.file_format import PLAIN, FileFormat
 from privopt.tables.headers import instead_of
 from privopt.tables.io import delimiter, read_table, row_count, separator, table_columns
-from privopt.tables.keys import columns_of
+from privopt.tables.keys import columns_of, user_keys
 from privopt.tables.schema import Schema
 from privopt.tables.table import Table
 

@@ -71,8 +71,8 @@ Accountant = Literal["best", "exact", "direct", "pure", "zcdp", "pld", "renyi"]
 SMALLEST_PLD_DELTA = 1e-10  # the library's convolutions are floating point and truncate tails of 1e-15 each
 LARGEST_PLD_RHO = 100.0  # e^epsilon must not overflow on the grid
 MOST_PLD_LEAVES = 200  # different leaves; a thousand of them would cost seconds
-FINEST_GRID, COARSEST_GRID = 1e-5, 2e-3  # losses up to an epsilon of 10
-MOST_GRID = 5_000  # points up to the epsilon that is expected: what a grid overstates is a fraction of a step, once
+FINEST_GRID, COARSEST_GRID = 1e-5, 2e-3  # steps for an epsilon of up to 10
+WIDEST_GRID = 20.0  # beyond: a 5,000th of the epsilon that is expected; e^step must not overflow
 TAIL_MASS = 1e-15
 # The library's own orders, thinned where a fixed-size sample costs 30 ms for each.
 RENYI_ORDERS = [1 + k / 10 for k in range(1, 100)] + [*range(11, 25), *range(26, 64, 4), 64, 128]
@@ -266,7 +266,7 @@ def _direct(
 
 
 def _grid(near: float) -> float:
-    return min(max(near / 500, FINEST_GRID), max(near / MOST_GRID, COARSEST_GRID))
+    return min(max(near / 500, FINEST_GRID), max(near / 5_000, COARSEST_GRID), WIDEST_GRID)
 
 
 def _pld_epsilon(
@@ -274,13 +274,11 @@ def _pld_epsilon(
 ) -> float | None:
     if delta < SMALLEST_PLD_DELTA or not _pld_can_price(way, relation, needed=needed):
         return None
-    if near is not None:
-        return float(_pld(way, relation, _grid(near)).get_epsilon_for_delta(delta))
-    interval = COARSEST_GRID
+    interval = COARSEST_GRID if near is None else _grid(near)
     while True:  # a coarse grid overstates a small epsilon: refine until the grid fits what comes out
         found = float(_pld(way, relation, interval).get_epsilon_for_delta(delta))
         finer = _grid(found)
-        if finer > 0.7 * interval:
+        if finer > 0.7 * interval or (near is not None and interval <= COARSEST_GRID):
             return found
         interval = finer
 

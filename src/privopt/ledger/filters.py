@@ -17,9 +17,11 @@ Source:
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+import numpy as np
 
 from privopt.errors import BudgetExceeded, NotPriceable
 from privopt.ledger.amounts import Budget
@@ -32,7 +34,7 @@ from privopt.ledger.composition import (
     leaf_rounding,
 )
 from privopt.ledger.events import Event
-from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_epsilon, gaussian_mu
+from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_epsilon, gaussian_epsilons, gaussian_mu
 from privopt.ledger.rounding import rounded_delta, rounded_epsilon, rounding_delta
 from privopt.ledger.zcdp import zcdp_delta, zcdp_epsilon, zcdp_rho_budget
 
@@ -163,6 +165,13 @@ def largest_payable(composition: Composition, left: Cost, delta: float) -> float
     if composition == "basic":
         return left.amount
     return gaussian_epsilon(math.sqrt(2.0 * left.amount), delta) if left.amount < math.inf else math.inf
+
+
+def largest_payables(composition: Composition, lefts: Sequence[Cost], delta: float) -> list[float]:
+    """`largest_payable` of many amounts that are left, at once."""
+    amounts = np.asarray([left.amount for left in lefts], np.float64)
+    found = amounts if composition == "basic" else gaussian_epsilons(np.sqrt(2.0 * amounts), delta)
+    return found.tolist()
 
 
 def filter_delta(composition: Composition, cost: Cost, epsilon: float, aside: SetAside) -> float:

@@ -21,6 +21,7 @@ from scipy.special import erfcx, log_ndtr
 from privopt.ledger.amounts import Budget
 
 _brentq = cast(Any, brentq)  # its type information is incomplete
+_HALVINGS = 60
 _TIGHT = 8.9e-16  # brentq's smallest allowed relative tolerance is 4 machine epsilons
 
 
@@ -68,6 +69,26 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     while _log_delta(mu, epsilon) > math.log(delta):
         epsilon = max(math.nextafter(epsilon, math.inf), epsilon * (1 + _TIGHT))
     return epsilon
+
+
+def gaussian_epsilons(mus: NDArray[np.float64], delta: float) -> NDArray[np.float64]:
+    """`gaussian_epsilon` of many mus at one delta, within the last few digits and nowhere too small."""
+    _check_mu(float(np.min(mus, initial=0.0)))
+    _check_delta(delta)
+    found = np.where(np.isposinf(mus) | (delta == 0), np.inf, 0.0)
+    found[mus == 0] = 0.0
+    if delta == 0:
+        return found
+    wanted = np.flatnonzero((mus > 0) & np.isfinite(mus))
+    mu, aim = mus[wanted], math.log(delta)
+    high = mu * (mu / 2 + math.sqrt(-2 * aim))  # as in `gaussian_epsilon`
+    low = np.zeros_like(high)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        above = _log_deltas(mu, middle) > aim
+        low, high = np.where(above, middle, low), np.where(above, high, middle)
+    found[wanted] = np.where(_log_deltas(mu, np.zeros_like(mu)) <= aim, 0.0, high)
+    return found
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
@@ -122,8 +143,10 @@ def _log_delta(mu: float, epsilon: float) -> float:
     return float(_log_deltas(mu, np.asarray([epsilon], dtype=np.float64))[0])
 
 
-def _log_deltas(mu: float, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
+def _log_deltas(mu: float | NDArray[np.float64], epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
     """log delta(epsilon) for epsilon >= 0 and 0 < mu < infinity, without cancellation down to 1e-300 and beyond.
+
+    `mu` is one for all epsilons, or one for each.
 
     With x = epsilon / mu - mu / 2 and y = x + mu, e^epsilon phi(y) = phi(x), so delta = phi(x) (M(x) - M(y)), where
     M is Mills' ratio. Where x is far below 0 that overflows and the difference of the two probabilities is harmless.

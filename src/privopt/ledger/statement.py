@@ -12,7 +12,7 @@ from functools import cached_property
 from privopt.errors import ArgumentError
 from privopt.ledger.account_file import AccountFile
 from privopt.ledger.events import NoEvent
-from privopt.ledger.filters import Cost, filter_cap, largest_payable, sum_of_costs
+from privopt.ledger.filters import Cost, filter_cap, largest_payable, largest_payables, sum_of_costs
 from privopt.ledger.payments import Payment, Terms
 
 
@@ -36,7 +36,7 @@ class Line:
 
     @cached_property
     def left(self) -> float:
-        """The largest epsilon of one more fit that what is left after it pays for, which takes a search."""
+        """The largest epsilon of one more fit that what is left after it pays for: a search; see `Statement.lefts`."""
         return largest_payable(self.terms.composition, self.rest, self.terms.budget.delta)
 
     @property
@@ -82,6 +82,11 @@ class Statement:
             lines=_lines(file.terms, shown),
             earlier=len(shown) < len(payments),
         )
+
+    def lefts(self) -> list[float]:
+        """What `Line.left` says of every line, found in one search."""
+        rests = [line.rest for line in self.lines]
+        return largest_payables(self.terms.composition, rests, self.terms.budget.delta)
 
     @property
     def used(self) -> float:

@@ -22,8 +22,12 @@ IMPROVEMENT_ENDS = ("improvement_share_low", "improvement_share_high")  # of the
 USABLE = "usable"  # the number of usable units
 # Indicators and findings that have a line of their own in plans and reports, and its label.
 LABELS = {USABLE: "usable", IMPROVEMENT_SHARE: "quality"}
-FEW_USABLE, UNSEEN_COLUMNS = "few_usable", "unseen_columns"
-WARNINGS = (FEW_USABLE, UNSEEN_COLUMNS)  # findings that a user must not overlook: their meanings are notices
+FEW_USABLE, UNSEEN_COLUMNS, UNREAD_CELLS = "few_usable", "unseen_columns", "unread_cells"
+WARNINGS = (
+    FEW_USABLE,
+    UNSEEN_COLUMNS,
+    UNREAD_CELLS,
+)  # findings that a user must not overlook: their meanings are notices
 
 
 @dataclass(frozen=True)

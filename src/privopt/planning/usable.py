@@ -1,13 +1,15 @@
 """The number of usable privacy units, estimated from released values, and the notice where it is small.
 
 A record whose target cannot be read counts as zero, and so does a user without a usable record. Nothing may say so
-while data are read. But the second moment takes each row divided by its length, so that every usable unit adds exactly
-1 to its trace and the others add 0. With n units of d columns and a noise multiplier z,
+while data are read. There are two ways to tell their number, n units of d columns:
 
-    usable      n tr(M)
-    deviation   sqrt(factor d) z
+    by the trace    of the second moment M. It takes each row divided by its length, so that every usable unit adds
+                    exactly 1 to the trace and the others add 0: usable n tr(M), deviation sqrt(factor d) z with z the
+                    noise multiplier. It is post-processing of a release that is paid for already.
+    by a count      for 1 % of mu^2, see `UsableUnits`: deviation 10 / mu, under both relations.
 
-which is post-processing of a release that is paid for already.
+A fit counts where no such trace is released, or its noise would hide even whether any unit is usable; and it does not
+where the noise of the count would hide that too. All of it follows from public numbers.
 
 Source:
     Ours.
@@ -20,14 +22,19 @@ import numpy as np
 from jaxtyping import Array
 from numpy.typing import NDArray
 
+from privopt.ledger.amounts import Budget
+from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.planning.plan import FEW_USABLE, USABLE, Finding
 from privopt.planning.row_length import LEAST_SHARE, SURE
 from privopt.public import Public, Relation
 
+COUNT_SHARE = 0.01  # of mu^2, for the count
+BY_COUNT = f"by a count, for {100 * COUNT_SHARE:g} % of the budget (of its rho)"
 CAUSES = (
     "Usual causes: labels in another spelling than the declared ones (yes and no, the codes 1 and 2, M and F); labels "
     "stored as text; numbers with a decimal comma; an encoding other than UTF-8; missing targets"
 )
+CELL_CAUSES = CAUSES.replace("labels", "levels").replace("missing targets", "cells that are empty")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +72,23 @@ class Usable:
             source="by the trace of the second moment, at no further price",
         )
 
+    @classmethod
+    def counted(cls, released_share: Array | float, multiplier: float, public: Public) -> "Usable":
+        """From the share of usable units, as it was released; it counts as zero where it is not finite.
+
+        Args:
+            released_share: of n.
+            multiplier: its noise multiplier.
+            public: of the data.
+        """
+        share = float(released_share)
+        return cls(
+            estimate=public.n * share if math.isfinite(share) else 0.0,
+            deviation=multiplier,
+            public=public,
+            source=BY_COUNT,
+        )
+
     @property
     def count(self) -> int:
         """The estimate, rounded and moved into [0, n]."""
@@ -100,6 +124,15 @@ class Usable:
 def moment_deviation(multiplier: float, public: Public) -> float:
     """Standard deviation, in units, of the number that the trace of a released second moment shows."""
     return math.sqrt(public.relation.factor * public.d) * multiplier
+
+
+def count_multiplier(budget: Budget) -> float:
+    """The noise multiplier of a count for `COUNT_SHARE` of a budget; it is the deviation of the number as well."""
+    return (
+        1.0 / (gaussian_mu(budget.epsilon, budget.delta) * math.sqrt(COUNT_SHARE))
+        if budget.is_private
+        else 0.0
+    )
 
 
 def tells(deviation: float, public: Public) -> bool:

@@ -191,8 +191,7 @@ class WhiteningRule:
         constants = loss_constants(instance) if constants is None else constants
         public, mu = instance.public, instance.mu
         factor = public.relation.factor
-        constant = instance.problem.constant
-        divided = constant is not None and instance.is_private and public.row_bound > NOT_DIVIDED
+        divided = divides(instance)
         bound = DIVIDED if divided else public.row_bound
         gram_noise = math.sqrt(factor) * bound**2 / (public.n * mu * math.sqrt(share))
         least = NOISELESS_FLOOR * bound**2
@@ -208,7 +207,7 @@ class WhiteningRule:
             ridge=instance.penalty_smoothness,
             width=public.d,
             budget=instance.budget,
-            constant=constant,
+            constant=instance.problem.constant,
             divided=divided,
             all_expected=public.relation is Relation.REPLACE_ONE and not public.by_user,
         )
@@ -336,6 +335,12 @@ class WhiteningRule:
             hurries=self.constants.hurries and not noiseless,
             rows=rows,
         )
+
+
+def divides(instance: Instance) -> bool:
+    """Whether rows enter the second moment divided by their lengths, and not as they are."""
+    has_constant = instance.problem.constant is not None
+    return has_constant and instance.is_private and instance.public.row_bound > NOT_DIVIDED
 
 
 def inner_instance(instance: Instance, share: float, beside: float = 0.0) -> Instance:

@@ -55,12 +55,12 @@ class Fitted:
 
 
 FITTED: dict[type[Loss], Fitted] = {
-    Logistic: Fitted(learnable=0.296, signal=0.793, spread=4.8),
-    Softmax: Fitted(learnable=1.28, signal=0.66, spread=4.0),
-    SmoothedHinge: Fitted(learnable=0.144, signal=0.457, spread=5.0, shares=False),
-    Squared: Fitted(learnable=0.0585, signal=1.35, spread=5.1),
-    Huber: Fitted(learnable=0.0106, signal=0.293, spread=8.0),
-    Quantile: Fitted(learnable=0.0278, signal=0.293, spread=9.0),
+    Logistic: Fitted(learnable=0.321, signal=0.832, spread=4.4),
+    Softmax: Fitted(learnable=2.1, signal=1.26, spread=3.7),
+    SmoothedHinge: Fitted(learnable=0.133, signal=0.274, spread=7.2, shares=False),
+    Squared: Fitted(learnable=0.0306, signal=0.651, spread=6.2),
+    Huber: Fitted(learnable=0.0186, signal=1.19, spread=3.7),
+    Quantile: Fitted(learnable=0.0555, signal=1.19, spread=4.8),
 }
 
 

@@ -1,4 +1,4 @@
-"""How much all users weigh: the scale of every weighted mean over users."""
+"""How much all units weigh: the scale of every weighted mean over users, and how many units are usable at all."""
 
 from typing import ClassVar
 
@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
-from privopt.public import Public
+from privopt.public import Public, Weighting
 from privopt.queries.base import Scalar, UnitSum, query
 
 
@@ -58,3 +58,20 @@ class TotalWeight(UnitSum):
     def clip_unit(self, private_vector: Array) -> Array:
         """The weight in [0, 1]."""
         return jnp.clip(private_vector, 0.0, 1.0)
+
+
+@query
+class UsableUnits(TotalWeight):
+    """The share of the units that hold something usable: `TotalWeight` with every such unit at weight 1.
+
+    A record counts if its target could be read (and, where a missing feature makes its record count as zero, its
+    features), a user if one of their records does. By N it is the number of usable units.
+
+    Privacy:
+        That of `TotalWeight`, whatever users weigh elsewhere: a unit adds 0 or 1.
+    Source:
+        Ours.
+    """
+
+    sensitivity_argument: ClassVar[str] = TotalWeight.sensitivity_argument
+    weighting: ClassVar[Weighting | None] = "user"

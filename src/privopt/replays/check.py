@@ -33,6 +33,7 @@ from privopt.report.kept import INDEX, MOST_KEPT_BYTES, digest_of_index, transcr
 from privopt.report.report import PrivacyReport
 from privopt.tables.encoder import is_units_sentence
 from privopt.verification.checks import REPLAY, Check, Outcome, unreplayed
+from privopt.verification.fields import layout_free
 from privopt.verification.files import Numbers, released_values
 
 MOST_LINES = 10**6
@@ -277,9 +278,10 @@ def _same_estimator(report: Mapping[str, Any], estimator: Mapping[str, Any]) -> 
         return False
     if given["random_state"] is not None and not report["guarantee"]["seeded"]:
         return False
-    same = _without_tuples(mine) == _without_tuples(recipe["arguments"])
     sizes = {"class": "estimator", "n": "n", "sparse": "sparse"}
-    return same and all(estimator.get(mine) == recipe[theirs] for mine, theirs in sizes.items())
+    stated = [_without_tuples(mine), *(estimator[name] for name in sizes)]
+    asked = [_without_tuples(recipe["arguments"]), *(recipe[name] for name in sizes.values())]
+    return layout_free(stated) == layout_free(asked)
 
 
 def _without_tuples(form: Any) -> Any:

@@ -24,7 +24,7 @@ from privopt.estimators.regressors import (
 from privopt.estimators.robust import RobustClassifier, RobustRegressor
 from privopt.estimators.setup import Setup
 from privopt.estimators.specification import Shape
-from privopt.estimators.stages import Fitted, ScaleEstimation, plan_stages
+from privopt.estimators.stages import Fitted, StagedPlan
 from privopt.ledger.amounts import Budget
 from privopt.planning.plan import Plan
 from privopt.planning.seen_columns import SourceColumn
@@ -177,17 +177,17 @@ def _fitted(recipe: Mapping[str, Any]) -> Again:
 
 def _planned(model: Any, setup: Setup) -> tuple[Plan, Callable[[Transcript], Fitted]]:
     """The plan of a fit, and the fit on recorded answers."""
-    scales, public = ScaleEstimation.of(setup), setup.planned
-    if scales is not None:
-        staged = plan_stages(setup, scales, model._solver(setup))
+    staged, public = StagedPlan.of(setup, model._solver(setup)), setup.planned
+    if staged is not None:
 
         def in_stages(recorded: Transcript) -> Fitted:
-            first = Replay(recorded, setup.loose_public)
-            within = setup.within(staged.scales.release(first))
-            second = first.beside(within.public)
-            result = staged.solver.solve(second, setup.problem)
-            second.require_end()
-            return staged.fitted(result, within)
+            curator, within = Replay(recorded, setup.loose_public if staged.scales else public), setup
+            if staged.scales is not None:
+                within = setup.within(staged.scales.release(curator))
+                curator = curator.beside(within.public)
+            fitted = staged.fitted(lambda name, event: curator, within)
+            curator.require_end()
+            return fitted
 
         return staged.plan, in_stages
     solver, plan = announce(setup.problem, public, setup.shape.known_budget, model._solver(setup))

@@ -64,6 +64,11 @@ class Solver(Program[Problem]):
         """`for_convex`; of a front end what its inner solver says."""
         return self.for_convex
 
+    def tells_usable(self, instance: Instance) -> bool:
+        """Whether its own releases will tell how many units are usable, see `planning.usable`; by public numbers."""
+        del instance
+        return False
+
     def obstacle(self, problem: Problem, public: Public) -> str | None:
         """Why it does not solve the problem: `applicable`, groups it would not weight, a loss that is not convex."""
         if isinstance(problem.loss, BlackBox) and not self.by_values:

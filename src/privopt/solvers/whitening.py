@@ -27,7 +27,7 @@ from privopt.planning.forecast import Forecast
 from privopt.planning.improvement_share import improvement_share
 from privopt.planning.instance import Instance
 from privopt.planning.plan import Finding
-from privopt.planning.usable import Usable, announced, moment_deviation
+from privopt.planning.usable import Usable, announced, moment_deviation, tells
 from privopt.planning.user_whitening import UserCountsRule, UserWhiteningRule
 from privopt.planning.whitening import WhiteningRule
 from privopt.problems.constraints import Unconstrained
@@ -344,6 +344,14 @@ class Whitening(Solver):
         if not self._divides:
             return {}
         return Usable.in_moment(released, self.noise_multiplier, public).findings
+
+    def tells_usable(self, instance: Instance) -> bool:
+        """Whether the trace of its second moment does."""
+        if not planning.divides(instance):
+            return False
+        return tells(
+            moment_deviation(1.0 / (instance.mu * math.sqrt(self.share)), instance.public), instance.public
+        )
 
     def indicators(self, instance: Instance) -> Mapping[str, Finding]:
         """As of any solver, and how exactly the number of usable units will be known."""

@@ -1,9 +1,9 @@
 """Tables in, features out, models to files: everything around a private model that handles raw columns."""
 
-from privopt.tables.cells import user_keys
 from privopt.tables.encoder import Block, TabularEncoder
 from privopt.tables.errors import TableError
 from privopt.tables.io import open_table, read_table, row_count, table_columns, write_predictions
+from privopt.tables.keys import user_keys
 from privopt.tables.model_files import load_model, save_model
 from privopt.tables.schema import ColumnSpec, Schema, TargetEncoding
 from privopt.tables.targets import read_target

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from privopt.data import user_keys as keys
+from privopt.data.cells import unheard
 from privopt.data.containers import as_frame
 from privopt.tables.column_spec import ColumnSpec
 from privopt.tables.errors import TableError
@@ -133,7 +133,8 @@ def unmarked(private_column: Any, spec: ColumnSpec) -> Any:
 
     def marks(private_cells: Iterable[Any]) -> NDArray[np.bool_]:
         read = (written.is_missing(private_cell, as_number=as_number) for private_cell in private_cells)
-        return np.fromiter(read, np.bool_)
+        with unheard():
+            return np.fromiter(read, np.bool_)
 
     if isinstance(private_column, np.ndarray):
         private_cells = private_column.copy()
@@ -251,7 +252,8 @@ def level_codes(private_column: Any, spec: ColumnSpec) -> Codes:
     assert writings is not None
 
     def codes_of(private_cells: Iterable[Any]) -> Codes:
-        return np.asarray([_or(-1, writings.position, cell) for cell in private_cells], dtype=np.int64)
+        with unheard():
+            return np.asarray([_or(-1, writings.position, cell) for cell in private_cells], dtype=np.int64)
 
     if isinstance(private_column, np.ndarray):
         return codes_of(private_column)
@@ -291,55 +293,6 @@ def lists(private_column: Any, name: str) -> Iterator[tuple[NDArray[np.int64], N
             yield lengths, numbers(flat, name)
 
 
-def user_keys(table: Any, columns: str | Sequence[str], written: FileFormat | None = None) -> Floats:
-    """One number for each user, from the column or columns that say whose record a row is, as `groups` of a fit.
-
-    Several columns name a user together. NaN where a value is missing or an empty text: such a record belongs to
-    nobody, and a fit counts it as nothing. Which values are equal: `data.user_keys`.
-
-    Args:
-        table: with named columns.
-        columns: those that name a user.
-        written: what stands for a missing cell, as the schema says it.
-    Raises:
-        TableError: no column is named, or one is stored as lists or other nested values.
-    """
-    names = [columns] if isinstance(columns, str) else list(columns)
-    if not names:
-        raise TableError("No column was named that says whose record a row is.")
-    present = column_names(table)
-    for name in names:
-        if name not in present:
-            raise lacking(name, present, "groups")
-    specs = [ColumnSpec(name=name, kind="id", file=written) for name in names]
-    private_columns, _ = read_columns(table, specs)
-    return keys.as_keys(keys.joined([_user_codes(private_columns[name], name) for name in names]))
-
-
-def _user_codes(private_column: Any, name: str) -> Codes:
-    """One code for each different value of a column, -1 where it is missing."""
-    if isinstance(private_column, np.ndarray):
-        return keys.user_codes(private_column, len(private_column))
-    kind = private_column.type
-    if cannot_be_looked_up(kind):
-        raise TableError(f"Column {name!r} is stored as {kind}: it cannot tell users apart.")
-    if pa.types.is_null(kind):
-        return np.full(len(private_column), -1, np.int64)
-    if pa.types.is_dictionary(kind):
-        private_column, kind = private_column.cast(kind.value_type), kind.value_type
-    if pa.types.is_floating(kind):
-        private_values = private_column.to_numpy(zero_copy_only=False)
-        return keys.user_codes(private_values, len(private_values))
-
-    def codes_of(private_values: Any) -> Codes:
-        private_codes = np.arange(len(private_values))
-        if is_text(kind) or _is_bytes(kind):
-            private_codes[pc.call_function("binary_length", [private_values]).to_numpy(False) == 0] = -1
-        return private_codes
-
-    return _by_distinct_value(_encoded(private_column).unify_dictionaries(), codes_of, np.int64(-1))
-
-
 def _is_pandas(table: Any) -> bool:
     return isinstance(table, pd.DataFrame)
 
@@ -352,10 +305,6 @@ def cannot_be_looked_up(kind: Any) -> bool:
 def is_text(kind: Any) -> bool:
     """Whether an Arrow type is one of texts."""
     return str(kind) in ("string", "large_string", "string_view")
-
-
-def _is_bytes(kind: Any) -> bool:
-    return str(kind) in ("binary", "large_binary", "binary_view")
 
 
 def _from_pandas(private_series: Any, *, as_lists: bool) -> Any:
@@ -371,7 +320,8 @@ def _from_pandas(private_series: Any, *, as_lists: bool) -> Any:
         except Exception:  # categories of mixed types or of huge numbers, text that is no Unicode
             private_series = private_series.astype(object)
     if as_lists:
-        lists_of_numbers = [_number_list(cell) for cell in private_series]
+        with unheard():
+            lists_of_numbers = [_number_list(cell) for cell in private_series]
         return _chunked(pa.array(lists_of_numbers, type=pa.large_list(pa.float64())))
     if pd.api.types.infer_dtype(private_series, skipna=True) == "string":
         with contextlib.suppress(
@@ -392,8 +342,7 @@ def _number_list(private_cell: Any) -> Floats | None:
             return None
         if isinstance(private_cell, np.ndarray) and private_cell.dtype.kind not in "biufO":
             return None
-        with np.errstate(all="ignore"):
-            return np.asarray(private_cell, dtype=np.float64).ravel()
+        return np.asarray(private_cell, dtype=np.float64).ravel()
     except Exception:  # texts, lists of several lengths, an integer beyond all floats, an object that fails
         return None
 
@@ -437,7 +386,7 @@ def _scalar(private_value: Any) -> Any:
 
 def each(private_cells: Iterable[Any], read: Callable[[Any], float]) -> Floats:
     """Cells read one by one; NaN for one that fails when it is read."""
-    with np.errstate(all="ignore"):
+    with unheard():
         return np.fromiter((_or(math.nan, read, private_cell) for private_cell in private_cells), np.float64)
 
 

@@ -124,7 +124,10 @@ class FileFormat:
                 if not as_number:
                     return False
                 private_cell = self.number(private_cell)
-            return not isinstance(private_cell, bool | np.bool_) and private_cell in self.missing_numbers
+            is_truth = isinstance(private_cell, bool | np.bool_)
+            return (
+                not is_truth and cells.can_be_looked_up(private_cell) and private_cell in self.missing_numbers
+            )
         except Exception:  # it cannot be hashed or compared, so it equals no number
             return False
 

@@ -1,4 +1,4 @@
-"""Keys of users in a block of a table, such that equal keys of any blocks are one user. PRIVATE."""
+"""Keys of users in a table or a block of one, such that equal keys of any blocks are one user. PRIVATE."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -8,10 +8,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from privopt.data.user_keys import as_keys, joined, user_codes
 from privopt.errors import ArgumentError
-from privopt.tables.cells import plain, unmarked
+from privopt.tables.cells import column_names, lacking, plain, read_columns, unmarked
 from privopt.tables.column_spec import ColumnSpec
 from privopt.tables.errors import TableError
+from privopt.tables.file_format import FileFormat
+
+Floats = NDArray[np.float64]
 
 
 def columns_of(groups: Any) -> tuple[str, ...]:
@@ -96,6 +100,32 @@ def _same(kind: Any) -> str:
     return family
 
 
+def user_keys(table: Any, columns: str | Sequence[str], written: FileFormat | None = None) -> Floats:
+    """One number for each user, from the column or columns that say whose record a row is, as `groups` of a fit.
+
+    Several columns name a user together. NaN where a value is missing or an empty text: such a record belongs to
+    nobody, and a fit counts it as nothing. Which values are equal: `data.user_keys`.
+
+    Args:
+        table: with named columns.
+        columns: those that name a user.
+        written: what stands for a missing cell, as the schema says it.
+    Raises:
+        TableError: no column is named, or one is stored as lists or other nested values.
+    """
+    names = [columns] if isinstance(columns, str) else list(columns)
+    if not names:
+        raise TableError("No column was named that says whose record a row is.")
+    present = column_names(table)
+    for name in names:
+        if name not in present:
+            raise lacking(name, present, "groups")
+    specs = [ColumnSpec(name=name, kind="id", file=written) for name in names]
+    private_columns, rows = read_columns(table, specs)
+    private_keys = (_cells(private_columns[name], name) for name in names)
+    return as_keys(joined([user_codes(private_column, rows) for private_column in private_keys]))
+
+
 def block_keys(table: Any, columns: Sequence[ColumnSpec]) -> NDArray[Any]:
     """The keys of users in some columns, see `data.user_keys`: the cells themselves, not numbers of one block.
 
@@ -115,6 +145,8 @@ def block_keys(table: Any, columns: Sequence[ColumnSpec]) -> NDArray[Any]:
 
 def _cells(private_column: Any, name: str) -> NDArray[Any]:
     """One column's cells as they are."""
+    if isinstance(private_column, np.ndarray):
+        return private_column
     kind = private_column.type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type

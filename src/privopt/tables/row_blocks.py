@@ -227,9 +227,14 @@ class RowBlocks:
                 stream, read_dictionary=texts, buffer_size=_BUFFER_BYTES, pre_buffer=False
             ) as parquet,
         ):
-            for batch in parquet.iter_batches(
-                batch_size=self._most, row_groups=groups, columns=self._columns, use_threads=True
-            ):
+            private_batches = (  # of one row group at a time: the texts of several would all be in memory
+                private_batch
+                for group in groups
+                for private_batch in parquet.iter_batches(
+                    batch_size=self._most, row_groups=[group], columns=self._columns, use_threads=True
+                )
+            )
+            for batch in private_batches:
                 private_table = pa.Table.from_batches([batch]).select(self._columns)
                 yield pa.table(
                     [_used(private_column) for private_column in private_table.columns], names=self._columns

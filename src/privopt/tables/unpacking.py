@@ -60,7 +60,8 @@ class PackedColumns:
     """Some columns of a Parquet file, which stays open.
 
     Texts are read as a dictionary of the different ones, which is small however often they are repeated, and written
-    out only within the limit.
+    out only within the limit. A column is read one row group after the other, and what came out is counted: a footer
+    may say that there is less than there is.
 
     Args:
         file: of that format.
@@ -85,13 +86,19 @@ class PackedColumns:
 
     def column(self, name: str) -> Any:
         """One column, as an Arrow chunked array."""
-        private_column = self._file.read(columns=[name]).select([name]).column(0)
+        private_chunks, size = list[Any](), 0
+        for group in range(self._file.num_row_groups):
+            private_part = self._file.read_row_group(group, columns=[name]).select([name]).column(0)
+            kind = private_part.type
+            is_coded_text = pa.types.is_dictionary(kind) and is_text(kind.value_type)
+            size += sum(map(_written_out, private_part.chunks)) if is_coded_text else private_part.nbytes
+            _require(size, str(self._path), self._path.stat().st_size)
+            private_chunks += private_part.chunks
+        if not private_chunks:
+            return self._file.read(columns=[name]).select([name]).column(0)
+        private_column = pa.chunked_array(private_chunks)
         if not pa.types.is_dictionary(private_column.type):
             return private_column
-        if is_text(private_column.type.value_type):
-            _require(
-                sum(map(_written_out, private_column.chunks)), str(self._path), self._path.stat().st_size
-            )
         if name not in self._plain:
             return private_column
         plain = self._plain[name]
@@ -149,7 +156,8 @@ def check_footer(metadata: Any, file: str, packed: int, wanted: set[str]) -> Non
     Raises:
         TableError: they would be larger than the limit, or hold lists of texts.
     """
-    size = NUMBER * metadata.num_rows
+    groups = (metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
+    size = NUMBER * max(metadata.num_rows, sum(groups))
     stored = metadata.schema.to_arrow_schema()
     for place in range(metadata.num_columns):
         leaf = metadata.schema.column(place)

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from privopt.verification.checks import CLOSE, NOISE, Check, Outcome, held
 from privopt.verification.counting import paid_for
-from privopt.verification.fields import Fields, Malformed, number
+from privopt.verification.fields import Fields, Malformed, layout_free, number
 from privopt.verification.price import REPLACE, is_private
 
 _NOISE_SCALES = ("GaussianEvent", "LaplaceEvent")
@@ -53,7 +53,7 @@ def _claim(guarantee: Fields, event: Fields, chosen: bool) -> Check:
 def _plan(plan: Fields, guarantee: Fields, event: Fields) -> Check:
     budget, public = plan.fields("budget"), plan.fields("public")
     wrong: list[str] = []
-    if plan.fields("event").values != event.values:
+    if layout_free(plan.fields("event").values) != layout_free(event.values):
         wrong.append("the priced events are not those of the plan")
     pairs = [(budget.number("delta", 0.0, 1.0), guarantee.number("delta", 0.0, 1.0), "delta")]
     pairs += [(plan.number(name), guarantee.number(name), name) for name in ("epsilon", "delta")]

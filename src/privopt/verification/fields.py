@@ -1,5 +1,6 @@
 """Fields of a JSON document that nobody vouches for, each of the type that is asked for or a refusal."""
 
+import json
 import math
 from typing import Any, cast
 
@@ -95,6 +96,12 @@ class Fields:
         if low > high:
             raise Malformed(f"{place} must be a least and a largest number, and is in the wrong order.")
         return low, high
+
+
+def layout_free(document: Any) -> bytes:
+    """JSON values as bytes that depend neither on layout nor on the order of members; 1, 1.0 and true are three."""
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "surrogatepass")
 
 
 def number(value: Any, place: str, low: float, high: float) -> float:

@@ -13,13 +13,13 @@ from safetensors import SafetensorError
 
 from privopt.untrusted import MOST_ARRAY_BYTES, MOST_JSON_BYTES, UntrustedFile, parse_json, read_regular
 from privopt.verification.checks import Check, Outcome, held
-from privopt.verification.fields import Fields, Malformed
+from privopt.verification.fields import Fields, Malformed, layout_free
 from privopt.verification.signatures import signature_of, signed
-from privopt.verification.verdict import Verdict, verdicts_on
+from privopt.verification.verdict import REPORT_FORMAT, Verdict, verdicts_on
 
 MODEL_FORMAT, MODEL_VERSIONS = "privopt-model", (1,)
 DOCUMENT_FILE, ARRAYS_FILE, REPORT_FILE = "model.json", "model.safetensors", "report.json"
-RELEASES_FILE = "releases.safetensors"
+RELEASES_FILE, PAGE_SUFFIX = "releases.safetensors", ".html"
 MOST_RELEASES_BYTES = 17 * 2**20
 
 
@@ -73,7 +73,7 @@ def verify(
         return [_model(path, replay, releases, trusted)]
     content = read_regular(path, MOST_JSON_BYTES)
     document = parse_json(content, repr(str(path)))
-    verdicts = verdicts_on(document)
+    verdicts = [_with_page(verdict, path.with_suffix(PAGE_SUFFIX)) for verdict in verdicts_on(document)]
     values = releases or _releases_beside(path, document)
     seal = _sealed(path, {"report": content}, values, trusted)
     if len(verdicts) == 1 and "runs" not in document:
@@ -148,6 +148,8 @@ def _model(folder: Path, replay: Replay | None, releases: Path | None, trusted: 
     if set(content.values) - _MEMBERS or set(document.values) - _DOCUMENT:
         raise Malformed(f"{DOCUMENT_FILE} has a member that a model has not.")
     report = cast("dict[str, Any]", _plain(document.fields("report").values))
+    if report.get("format") != REPORT_FORMAT:
+        raise Malformed(f"{DOCUMENT_FILE} holds no report of one run.")
     verdict = verdicts_on(report)[0]
     packed = files["arrays"] = read_regular(folder / ARRAYS_FILE, MOST_ARRAY_BYTES)
     arrays = _loaded(packed)
@@ -161,7 +163,7 @@ def _model(folder: Path, replay: Replay | None, releases: Path | None, trusted: 
         _finite(arrays),
         held(
             "plan",
-            _plain(document.raw("plan")) == report.get("plan"),
+            layout_free(_plain(document.raw("plan"))) == layout_free(report.get("plan")),
             "the model's plan is that of its report",
             "the model's plan is not that of its report",
         ),
@@ -181,14 +183,22 @@ def _model(folder: Path, replay: Replay | None, releases: Path | None, trusted: 
     checks += _replayed(replay, [*verdict.checks, *checks], report, values, numbers)
     checks += _sealed(folder, files, values, trusted)
     said = ("name of the target", "how tables become features (schema)", "versions of other packages")
-    return replace(_with(verdict, checks), declared=(*verdict.declared, *said))
+    found = replace(_with(verdict, checks), declared=(*verdict.declared, *said))
+    return _with_page(found, (folder / REPORT_FILE).with_suffix(PAGE_SUFFIX))
+
+
+def _with_page(verdict: Verdict, page: Path) -> Verdict:
+    """A verdict that names the page beside the report, where there is one: nothing looks at it."""
+    if not page.exists() and not page.is_symlink():
+        return verdict
+    said = f"what {page.name} says, which may be another than this report: `privopt report` writes it anew"
+    return replace(verdict, declared=(*verdict.declared, said))
 
 
 def _beside(other: dict[str, Any], report: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Check:
     """Whether the report that lies beside the model is the one inside it, with the model's numbers."""
-    same = {key: value for key, value in other.items() if key != "model"} == {
-        key: value for key, value in report.items() if key != "model"
-    }
+    mine, theirs = ({key: one[key] for key in one if key != "model"} for one in (report, other))
+    same = layout_free(mine) == layout_free(theirs)
     summary = other.get("model")
     if isinstance(summary, dict) and "coef" in arrays:
         stated, intercept = cast("dict[str, Any]", summary), arrays.get("intercept")
@@ -205,6 +215,9 @@ def _beside(other: dict[str, Any], report: dict[str, Any], arrays: Mapping[str, 
 
 
 def _loaded(packed: bytes) -> dict[str, NDArray[Any]]:
+    header = packed[8 : 8 + int.from_bytes(packed[:8], "little")]
+    if b"__metadata__" in header or b"\\" in header:
+        raise UntrustedFile(f"{ARRAYS_FILE} holds more than arrays, which are all that a model has there.")
     try:
         return safetensors.numpy.load(packed)
     except (SafetensorError, ValueError, TypeError, KeyError, OverflowError):

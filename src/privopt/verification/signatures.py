@@ -90,7 +90,7 @@ def signed(signature: Path, files: Mapping[str, bytes], trusted: Sequence[Path])
     if not signature.exists() and not signature.is_symlink():
         return Check(SUBJECT, Outcome.FAILS, "nobody has signed it") if trusted else None
     found = Fields(read_json(signature), "the signature")
-    if found.text("format") != FORMAT or found.raw("format_version") != FORMAT_VERSION:
+    if found.text("format") != FORMAT or found.whole("format_version", 1, 10**6) != FORMAT_VERSION:
         raise Malformed("the signature is none of privopt, or of a version that is not known here.")
     if not trusted and find_spec("cryptography") is None:
         return Check(SUBJECT, Outcome.UNCHECKED, f"there is one, and {_MISSING.rstrip('.')}")

@@ -149,7 +149,10 @@ def _ways(event: Fields, met: Callable[[dict[Leaf, int]], Way]) -> tuple[tuple[W
     try:
         ways, exact = _reduced(event, met)
     except TooLong:
-        raise Malformed(f"{event.place} divides the units in more ways than are read.") from None
+        raise Malformed(
+            f"{event.place} takes more work than is spent on one file: too many runs, or units that are divided "
+            "in too many ways."
+        ) from None
     return tuple(ways), exact
 
 

@@ -2,7 +2,6 @@
 
 import enum
 import hashlib
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,14 +9,16 @@ from typing import Any
 
 from privopt.verification.agreement import checks_of, guess
 from privopt.verification.checks import NOISE, REPLAY, Check, Outcome, held, priced
-from privopt.verification.fields import Fields, Malformed
+from privopt.verification.fields import Fields, Malformed, layout_free
 from privopt.verification.price import RELATIONS, NotChecked, price
 from privopt.verification.shape import require_shape
 from privopt.verification.tree import ways_through
 from privopt.verification.work import limited_work
 
-FORMATS = {"privopt-report": (1, 2), "privopt-reports": (1, 2)}
+REPORT_FORMAT = "privopt-report"
+FORMATS = {REPORT_FORMAT: (1, 2), "privopt-reports": (1, 2)}
 MOST_RUNS = 1000
+_OF_RUNS = {"format", "format_version", "title", "joint_price", "summary", "runs"}
 UNITS = ("record", "user", "unit")  # the last of a run by hand, which does not say
 _LEAST_SHARE = 0.05  # of the claimed epsilon, below which a grid tells nothing of a point of the curve
 _CLOSED_POINTS = 100  # of a closed curve, that are priced a second time, about
@@ -129,9 +130,13 @@ def verdicts_on(document: dict[str, Any]) -> list[Verdict]:
 
 
 def _verdicts(fields: Fields, kind: str) -> list[Verdict]:
-    if kind == "privopt-report":
+    if kind == REPORT_FORMAT:
         return [_verdict(fields)]
+    if set(fields.values) - _OF_RUNS:
+        raise Malformed("the file has a member that a report of several runs has not.")
     runs = fields.each("runs")
+    if not runs:
+        raise Malformed("the file holds no run.")
     if len(runs) > MOST_RUNS:
         raise Malformed(
             f"the file holds {len(runs):,} runs, more than the {MOST_RUNS:,} that are verified at once."
@@ -142,8 +147,7 @@ def _verdicts(fields: Fields, kind: str) -> list[Verdict]:
 
 def digest_of(document: Any) -> str:
     """SHA-256 of JSON values in a form that does not depend on layout or on the order of members."""
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(layout_free(document)).hexdigest()
 
 
 def _verdict(report: Fields) -> Verdict:

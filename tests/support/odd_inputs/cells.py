@@ -3,9 +3,11 @@
 import datetime
 import decimal
 import fractions
+import functools
 import uuid
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -105,6 +107,60 @@ class Warns:
         return np.zeros(1)
 
 
+class Loud:
+    """A value that warns of whatever is asked of it."""
+
+    @staticmethod
+    def said() -> None:
+        warnings.warn("hush", stacklevel=1)
+
+    def __eq__(self, other: object) -> bool:
+        self.said()
+        return False
+
+    def __ne__(self, other: object) -> bool:
+        self.said()
+        return False
+
+    def __hash__(self) -> int:
+        self.said()
+        return 1
+
+    def __str__(self) -> str:
+        self.said()
+        return "loud"
+
+
+class LoudNumber(float):
+    """A number that warns when it is read."""
+
+    def __float__(self) -> float:
+        Loud.said()
+        return float("nan")
+
+
+class LoudText(str):
+    """A text that warns when it is read."""
+
+    def strip(self, *chars: Any) -> str:
+        Loud.said()
+        return "loud"
+
+
+class _OfNoHash(type):
+    """The type of types that fail when they are looked up."""
+
+    def __eq__(cls, other: object) -> bool:
+        raise RuntimeError("hush")
+
+    def __hash__(cls) -> int:
+        raise RuntimeError("hush")
+
+
+class OfNoHash(metaclass=_OfNoHash):
+    """A value of such a type."""
+
+
 ODD: dict[str, Any] = {
     "an integer beyond all floats": 10**400,
     "an integer of too many digits": 10**5000,
@@ -133,6 +189,7 @@ FORMS: dict[str, Callable[[list[Any]], Any]] = {
 }
 _RECURSIVE: list[Any] = []
 _RECURSIVE.append(_RECURSIVE)
+_DEEP: Any = functools.reduce(lambda inner, _: (inner,), range(100_000), ())
 EVERY_ODD: dict[str, Any] = {
     **ODD,
     "a fraction too large": fractions.Fraction(10**400, 3),
@@ -155,11 +212,30 @@ EVERY_ODD: dict[str, Any] = {
     "a sequence that fails": Sequential(),
     "an array of changing length": Endless(),
     "an array that warns": Warns(),
+    "an object that warns": Loud(),
+    "a number that warns": LoudNumber(1.0),
+    "a text that warns": LoudText("1"),
+    "a value of a type that fails": OfNoHash(),
+    "a list of complex numbers": [np.complex128(1 + 2j)] * 4,
+    "a list of masked cells": [np.ma.masked] * 4,
+    "a list of what warns": [Warns()] * 4,
     "a recursive list": _RECURSIVE,
+    "tuples in tuples": _DEEP,
     "a NaN of a long double": np.longdouble("nan"),
     "a range beyond all memory": range(10**15),
     "a sequence that never ends": Unending(),
     **{f"an object whose {name} fails": failing(base, name) for name, base in PROTOCOLS.items()},
 }
+
+
+@contextmanager
+def in_silence() -> Generator[None]:
+    """A place in which nothing may warn: where warnings are errors, whoever reads a cell catches them as one."""
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        yield
+    assert not heard, [(str(each.message), each.filename) for each in heard]
+
+
 every_odd_cell = pytest.mark.parametrize("odd", ODD)
 every_form = pytest.mark.parametrize("form", FORMS)

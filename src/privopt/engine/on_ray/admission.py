@@ -13,7 +13,8 @@ _PROBE_SECONDS = 30
 _LISTENER_SECONDS = 5
 _REFUSED, _ANSWERED = 10, 11
 
-# Asks a cluster for something small. In another process, which can leave out our token.
+# Asks a cluster for something small. In another process, which can leave out our token, and imports nothing from the
+# folder that it runs in.
 _PROBE = f"""
 import sys
 from ray._raylet import GcsClient
@@ -119,7 +120,7 @@ def _refused(address: str, environment: dict[str, str]) -> bool:
     """
     try:
         asked = subprocess.run(
-            [sys.executable, "-c", _PROBE, address],
+            [sys.executable, "-P", "-c", _PROBE, address],
             env=environment,
             capture_output=True,
             timeout=_PROBE_SECONDS,
