@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 from benchmarks.processes import ROOT, lines_of
-from privopt.commands.audit_map import lines_of_code
+from privopt.commands.audit_map import audit_map, lines_of_code
 
 SOURCE = ROOT / "src"
 PICTURES = {".png", ".svg", ".ico", ".jpg"}
@@ -63,7 +63,8 @@ def counted(*, quick: bool = False) -> Iterator[tuple[str, int]]:
     for line in lines_of(["-m", "benchmarks.size", FIT]):
         yield "files that a default fit runs through", line["files"]
         yield "solver objects built by a default fit", line["programs"]
-    yield "files on the audit map of gradient descent", audited()
+    read = audit_map("gradient-descent", engine="reference").readings
+    yield "files on the audit map of gradient descent", len(read)
     yield "tests that `make test` collects", collected()
 
 
@@ -75,12 +76,6 @@ def code_lines(text: str) -> int:
         if isinstance(node, ast.Import | ast.ImportFrom):
             found -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return len(found)
-
-
-def audited() -> int:
-    """The files on the audit map of gradient descent."""
-    (found,) = lines_of(["-m", "privopt", "audit-map", "gradient-descent", "--engine", "reference", "--json"])
-    return len(found["files"])
 
 
 def collected() -> int:

@@ -4,6 +4,7 @@ import csv
 import difflib
 from collections.abc import Sequence
 
+MOST_COMPARED = 10_000  # names of a table
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
 
 
@@ -12,11 +13,12 @@ def instead_of(name: str, present: Sequence[str], wanted: Sequence[str], *, text
 
     Args:
         name: which the schema has.
-        present: the table's names.
+        present: the table's names; the first `MOST_COMPARED` are looked at.
         wanted: all that the schema has, or those that are read.
         text: the separator of a text, whose first line may be a record: then no name is told that differs from that of
             the schema in more than capitals, blanks and signs. None where names are stored apart from the records.
     """
+    present = present[:MOST_COMPARED]
     alike = [one for one in present if _plain(one) == _plain(name)]
     if alike:
         return f": did you mean {alike[0]!r}? Names are compared letter by letter"
