@@ -89,7 +89,7 @@ PROBLEMS: Mapping[str, tuple[Any, Mapping[str, Any]]] = {
         privopt.BlackBox(jumping, value_range=(-1.0, 5.0), scale=2.0),
         {"n": 5_000, "d": 8, "start": np.zeros(3)},
     ),
-    "a matrix game": (MATRIX, {"n": 5_000, "d": 6}),
+    "a matrix game": (MATRIX, {"n": 5_000, "d": 5}),
     "a game of one's own": (OWN, {"n": 5_000, "d": 5, "row_bound": 1.0}),
 }
 
