@@ -2,6 +2,7 @@
 
 import importlib.util
 import mmap
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 # Fewer passes, one part a program, and the older emitter of fused loops. Products are fused with sums as by default.
@@ -13,14 +14,19 @@ QUICK = {
 
 
 def quick_compilation() -> str:
-    """For `XLA_FLAGS`: those of the options that the installed compiler knows; it ends at one that it does not."""
+    """For `XLA_FLAGS`: those of the options that the installed compiler knows."""
+    return understood(QUICK)
+
+
+def understood(options: Mapping[str, str]) -> str:
+    """For `XLA_FLAGS`: those of some options that the installed compiler knows; it ends at one that it does not."""
     found = importlib.util.find_spec("jaxlib")
     folder = Path(found.origin).parent if found is not None and found.origin else Path()
-    known = {option for library in sorted(folder.glob("*.so")) for option in options_in(library)}
-    return " ".join(f"--{option}={value}" for option, value in QUICK.items() if option in known)
+    known = {option for library in sorted(folder.glob("*.so")) for option in options_in(library, options)}
+    return " ".join(f"--{option}={value}" for option, value in options.items() if option in known)
 
 
-def options_in(library: Path) -> set[str]:
-    """The options above whose names stand in a compiled library."""
+def options_in(library: Path, options: Iterable[str]) -> set[str]:
+    """Those of some options whose names stand in a compiled library."""
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return {option for option in QUICK if content.find(option.encode()) >= 0}
+        return {option for option in options if content.find(option.encode()) >= 0}

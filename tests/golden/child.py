@@ -1,0 +1,55 @@
+"""The child process of `tests.golden.runs`: makes the runs that it is asked for, and writes their lines to a file."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.golden import commands, contracts, fits, plans
+from tests.golden.comparing import Line
+from tests.golden.transcripts import shortened
+
+from privopt.planning import effort
+
+PARTS: dict[str, Callable[[], Iterator[tuple[str, Callable[[], Any]]]]] = {
+    "solvers": contracts.solver_runs,
+    "games": contracts.game_runs,
+    "synthesizers": contracts.synthesis_runs,
+    "fits": fits.fit_runs,
+    "model_plans": plans.model_plan_runs,
+    "solver_plans": plans.solver_plan_runs,
+    "commands": commands.command_runs,
+}
+
+
+def main(asked: dict[str, Any]) -> None:
+    """Make the runs of some parts whose names begin as asked."""
+    effort.seconds_per_value = lambda loss, features: 1e-6  # which it measures, on this machine and now
+    lines: dict[str, dict[str, Line]] = {}
+    runs: dict[str, list[str]] = {}
+    others: dict[str, list[str]] = {}
+    for part, first, step in asked["parts"]:
+        for place, (name, run) in enumerate(PARTS[part]()):
+            if place % step != first or not _is_wanted(part, name, asked["names"]):
+                others.setdefault(part, []).append(name)
+                continue
+            try:
+                made = run()
+            except Exception as failed:
+                failed.add_note(f"in the golden run {part}, {name!r}")
+                raise
+            several = {name: made} if set(made) == {"values", "words"} else made
+            runs.setdefault(part, []).append(name)
+            lines.setdefault(part, {}).update(
+                several if asked["whole"] else {one: shortened(line) for one, line in several.items()}
+            )
+    Path(asked["file"]).write_text(json.dumps([lines, runs, others]), encoding="utf-8")
+
+
+def _is_wanted(part: str, name: str, names: list[str]) -> bool:
+    return not names or part in names or any(name.startswith(beginning) for beginning in names)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
