@@ -2,7 +2,11 @@
 
 import importlib.util
 import mmap
+import time
 from pathlib import Path
+
+PROGRAMS = Path(__file__).resolve().parents[2] / ".programs"  # git ignores it, `make clean` removes it
+MOST_DAYS = 14  # that a program is kept after its last use
 
 # Fewer passes, one part a program, and the older emitter of fused loops. Products are fused with sums as by default.
 QUICK = {
@@ -18,6 +22,17 @@ def quick_compilation() -> str:
     folder = Path(found.origin).parent if found is not None and found.origin else Path()
     known = {option for library in sorted(folder.glob("*.so")) for option in options_in(library)}
     return " ".join(f"--{option}={value}" for option, value in QUICK.items() if option in known)
+
+
+def kept_programs() -> str:
+    """The folder of compiled programs; JAX finds one by what it computes, the compiler's version and its options."""
+    PROGRAMS.mkdir(exist_ok=True)
+    oldest = time.time() - MOST_DAYS * 86_400
+    for program in PROGRAMS.iterdir():
+        status = program.stat()
+        if max(status.st_atime, status.st_mtime) < oldest:
+            program.unlink(missing_ok=True)
+    return str(PROGRAMS)
 
 
 def options_in(library: Path) -> set[str]:
