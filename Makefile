@@ -95,5 +95,5 @@ format: $(VENV)/installed-dev  ## rewrite the sources in the house format
 	$(BIN)/ruff format .
 
 clean:  ## remove everything that these targets made, the environment included, but not the examples of hypothesis
-	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .golden_cache src/*.egg-info demo-output network-output
+	rm -rf $(VENV) .programs build dist site .pytest_cache .ruff_cache src/*.egg-info demo-output network-output
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

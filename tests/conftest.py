@@ -4,15 +4,12 @@ The environment is set when this file is read, before anything imports JAX, so t
 documentation's code blocks run under the same rules.
 """
 
-import atexit
 import gc
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.compilation import quick_compilation
+from tests.support.compilation import kept_programs, quick_compilation
 
 os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
@@ -29,10 +26,9 @@ for _pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 # users.
 if "XLA_FLAGS" not in os.environ:
     os.environ["XLA_FLAGS"] = quick_compilation()
-# A program that one worker has compiled, or has forgotten, is not compiled again. Nothing is kept for the next run.
+# A program that one worker has compiled, or has forgotten, is not compiled again, nor by the next run.
 if "PYTEST_XDIST_WORKER" not in os.environ:
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="privopt-programs-")
-    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = kept_programs()
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
@@ -43,6 +39,7 @@ import pytest
 from hypothesis.database import DirectoryBasedExampleDatabase
 from tests.support import evidence as evidence_record
 from tests.support.programs import forget_programs
+from tests.support.turns import case_of, require_cases
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED_DATA = REPOSITORY.parent / "shared" / "data"
@@ -86,9 +83,18 @@ def pytest_configure(config: pytest.Config) -> None:
     evidence_record.attach(config)
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Cases named by `@pytest.mark.later` wait for the audit."""
+    mark = item.get_closest_marker("later")
+    if mark is not None and case_of(item) in mark.args:
+        item.add_marker(pytest.mark.audit)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A worker says what the audit might run of what it collected, before anything is left out."""
+    if not any("::" in argument for argument in config.args):
+        require_cases(items)
     output: Any = getattr(config, "workeroutput", None)
     if output is not None:
         output["marked"] = evidence_record.marked(items)

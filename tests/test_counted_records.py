@@ -57,6 +57,13 @@ def with_gaps(y: Any) -> Any:
     return np.where(np.arange(ROWS) % 2, y, np.nan)
 
 
+@pytest.mark.later(
+    "a named solver-replace-one",
+    "a sampled solver-add-or-remove-one",
+    "an l1 ball-replace-one",
+    "loose bounds-add-or-remove-one",
+    "rows of length 1-replace-one",
+)
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 @pytest.mark.parametrize("way", WAYS)
 def test_every_fit_tells_how_many_records_it_could_use(way: str, relation: str, tmp_path: Path) -> None:
@@ -126,6 +133,7 @@ def test_nothing_is_counted_where_that_would_be_of_no_use(options: dict[str, Any
     assert "usable" not in model.plan_.indicators
 
 
+@pytest.mark.later("auto-False", "auto-True")
 @pytest.mark.parametrize("loose", [False, True])
 @pytest.mark.parametrize("solver", ["auto", "gradient-descent"])
 def test_a_search_counts_once(solver: str, loose: bool) -> None:

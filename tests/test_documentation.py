@@ -111,6 +111,17 @@ def test_a_block_may_show_a_file_or_a_section_of_it() -> None:
         list(blocks_of(page.format("sampled_descent.py:nothing")))
 
 
+@pytest.mark.later(
+    "README.md",
+    "docs/algorithms/worst-group-two-stage.md",
+    "docs/black-box.md",
+    "docs/certificates.md",
+    "docs/federated.md",
+    "docs/games.md",
+    "docs/how-to-choose.md",
+    "docs/own-loss.md",
+    "docs/penalties-and-scales.md",
+)
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_the_python_of_a_page_runs(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = [

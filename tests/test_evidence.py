@@ -71,6 +71,7 @@ def test_a_full_audit_tries_a_million_neighbours_in_every_storage_and_relation()
     assert set(NAMES) >= REPLACED_ONLY
 
 
+@pytest.mark.audit
 @pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.audit)])
 def test_a_run_writes_what_it_tried_and_what_it_left_out(tmp_path, workers):
     file = tmp_path / "test_made_up.py"

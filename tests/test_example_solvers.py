@@ -42,6 +42,7 @@ def test_without_privacy_an_example_reaches_the_optimum(solver: Solver) -> None:
     np.testing.assert_allclose(result.params, TRUE, atol=1e-9)
 
 
+@pytest.mark.later("streamed-descent")
 @pytest.mark.parametrize("solver", EXAMPLES, ids=name_of)
 def test_an_example_comes_near_the_optimum_within_its_budget(solver: Solver) -> None:
     result = minimize(losses.squared, agreeing_units(), budget=BUDGET, solver=solver, random_state=1)

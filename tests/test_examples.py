@@ -29,6 +29,7 @@ def loaded(name: str) -> ModuleType:
     return module
 
 
+@pytest.mark.audit
 def test_the_network_plans_first_then_compares_and_reports(
     network: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

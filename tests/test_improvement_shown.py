@@ -66,6 +66,7 @@ def shown(page: str) -> str:
     return " ".join(" ".join(words).split())
 
 
+@pytest.mark.audit
 def test_the_command_line_says_which_quality_to_expect_and_was_reached(folder: Path) -> None:
     schema = ("--schema", folder / "schema.json", "--schema-name", "ill")
     planned = run("plan", *schema, *BUDGET, "--n", ROWS)
@@ -97,6 +98,7 @@ def test_a_notebook_says_which_quality_to_expect_and_was_reached() -> None:
     assert f"quality {reached}" in shown(model.privacy_._repr_html_())
 
 
+@pytest.mark.audit
 def test_counts_are_planned_in_units_of_their_mean_and_everything_says_so(folder: Path) -> None:
     schema = ("--schema", folder / "schema.json", "--schema-name", "visits", "--model", "poisson")
     planned = run("plan", *schema, *BUDGET, "--n", ROWS)

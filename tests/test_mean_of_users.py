@@ -25,6 +25,7 @@ def off(result):
     return float(np.linalg.norm(result.value - FAR))
 
 
+@pytest.mark.later("add or remove", "searched")
 @pytest.mark.parametrize(
     "options",
     [{}, {"radius": 1.8}, {"relation": "add-or-remove-one", "n": 1300}],

@@ -139,6 +139,7 @@ def overheard() -> Generator[io.StringIO]:
         root.setLevel(level)
 
 
+@pytest.mark.later("a label that is no class")
 @pytest.mark.parametrize("what", ASKED)
 def test_nothing_that_goes_wrong_says_what_stands_in_the_data(
     what: str, capfd: pytest.CaptureFixture[str]

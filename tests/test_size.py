@@ -1,5 +1,6 @@
 """The counts of `make size`."""
 
+import pytest
 from benchmarks.size import code_lines, counted
 
 TEXT = '''"""What it is.
@@ -25,6 +26,7 @@ def test_docstrings_comments_blank_lines_and_imports_are_no_code():
     assert code_lines(TEXT) == 4
 
 
+@pytest.mark.audit
 def test_all_of_the_source_is_counted():
     found = dict(counted(quick=True))
     assert found["lines of code"] < found["lines in src"]

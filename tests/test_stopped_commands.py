@@ -98,6 +98,7 @@ LATE = {
 }
 
 
+@pytest.mark.later("fit, writing")
 @pytest.mark.parametrize("case", LATE)
 def test_from_the_first_release_on_the_whole_price_is_spent(
     case: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -44,6 +44,7 @@ UNREADABLE: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.later("a spelling of yes and no that is not known", "counts as text", "decimal comma")
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_targets_that_cannot_be_read_are_noticed_everywhere(name: str) -> None:
     targets, options = UNREADABLE[name]

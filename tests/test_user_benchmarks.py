@@ -127,6 +127,7 @@ def test_the_default_is_held_against_the_best_of_our_methods() -> None:
     assert not verdict.met
 
 
+@pytest.mark.audit
 def test_the_means_are_measured_beside_the_mean_itself() -> None:
     records = {record["method"]: record for record in users_means.measure(quick=True)}
     assert list(records) == list(users_means.WAYS)

@@ -61,6 +61,23 @@ def engines_on(layout, coded):
     return engine_on(units, "fast"), engine_on(units, "reference")
 
 
+@pytest.mark.later(
+    "dense-average of gradients, softmax",
+    "dense-difference by lunes",
+    "dense-difference by lunes, own loss",
+    "dense-difference by translation, own loss",
+    "dense-gradient at random points",
+    "dense-gradient of groups",
+    "dense-marginals, of any size",
+    "dense-mixture, no kernel",
+    "dense-mixture, own loss",
+    "dense-norms of gradients",
+    "dense-payoffs of candidates",
+    "dense-scores of groups",
+    "dense-smoothed difference",
+    "dense-value difference",
+    "dense-vertex scores of groups",
+)
 @pytest.mark.parametrize(("layout", "name"), EVERY_SUM)
 def test_the_fast_engine_computes_what_the_plain_one_computes(layout, name):
     query = SUMS[name]

@@ -58,6 +58,7 @@ QUICK = [name for name in EVERY_QUERY if name.startswith("gradient,") or name in
 STORAGES = ("float32", "float64")
 
 
+@pytest.mark.later("difference by lunes", "difference by translation")
 @pytest.mark.parametrize("name", QUICK)
 def test_no_query_moves_further_than_it_states_on_hostile_rows(name):
     """Gradients in both storages; the others in one, in turn (kernels are held to the plain path in `tests/engine`)."""

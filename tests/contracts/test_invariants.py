@@ -112,6 +112,9 @@ def of_one_step(solver):
     )
 
 
+@pytest.mark.later(
+    "adaptive gradient descent, selected-constant", "continuous spider-a loss that is not a number"
+)
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("name", METHODS)
 def test_no_data_and_no_budget_make_it_spend_more_than_it_has(name, odd):
@@ -271,6 +274,7 @@ REACHING = {
 }
 
 
+@pytest.mark.later("dp spider", "kl spider")
 @pytest.mark.parametrize("name", REACHING)
 def test_without_privacy_it_reaches_the_optimum(name):
     rows, targets = np.random.default_rng(7).normal(size=(50, 3)), np.tile([1.0, -1.0], 25)

@@ -69,6 +69,10 @@ def trial(request):
         yield SolverTrial(case.solver, data, BUDGET, f"{case.name}, {relation}")
 
 
+@pytest.mark.later(
+    "o2nc, own loss, jitter, constant radius, best window, add-or-remove-one",
+    "single-pass o2nc, changes by lunes, own loss, add-or-remove-one",
+)
 def test_the_result_is_a_function_of_the_transcript_alone(trial):
     trial.require_repeatable()
 
@@ -85,14 +89,26 @@ def test_no_unit_moves_a_query_by_more_than_its_sensitivity(trial):
     assert trial.require_sensitivities() >= 1
 
 
+@pytest.mark.later(
+    "strongly convex stages, add-or-remove-one", "strongly convex stages, all units, replace-one"
+)
 def test_hopeless_data_raises_nothing_and_gives_finite_parameters(trial):
     trial.require_ordinary_ending()
 
 
+@pytest.mark.later("o2nc, sampled, middles, random window, replace-one")
 def test_no_solver_names_anything_private(trial):
     trial.require_names()
 
 
+@pytest.mark.later(
+    "adaptive gradient descent, ball, selected, replace-one",
+    "o2nc, sampled, middles, random window, replace-one",
+    "randomized smoothing, median, replace-one",
+    "randomized smoothing, own loss, sampled, add-or-remove-one",
+    "svrg, add-or-remove-one",
+    "svrg, whitened, add-or-remove-one",
+)
 @pytest.mark.parametrize(("case", "relation"), **those(lambda case: case.solver.noise_multiplier is None))
 def test_a_hopeless_budget_warns_and_still_gives_finite_parameters(case, relation):
     """n mu < 1: less than one unit's worth of signal."""

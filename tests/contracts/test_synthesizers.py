@@ -68,6 +68,7 @@ def test_no_unit_moves_a_query_by_more_than_its_sensitivity(trial):
     assert trial.require_sensitivities() >= 1
 
 
+@pytest.mark.later("query game, likelihood, add-or-remove-one", "query game, likelihood, replace-one")
 def test_hidden_scores_move_by_no_more_than_was_paid_for(trial):
     trial.require_coupling()
 

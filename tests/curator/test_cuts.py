@@ -128,6 +128,11 @@ def assignments(
     return found[0], lines[0]
 
 
+@pytest.mark.later(
+    "hands of three-Relation.ADD_OR_REMOVE_ONE",
+    "hands of three-Relation.REPLACE_ONE",
+    "one hand-Relation.ADD_OR_REMOVE_ONE",
+)
 @pytest.mark.parametrize("relation", [Relation.REPLACE_ONE, Relation.ADD_OR_REMOVE_ONE])
 def test_of_users_and_of_units_that_come_and_go_every_order_has_the_same_law(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relation: Relation

@@ -73,6 +73,7 @@ def outcome(engine):
     return b"".join([np.asarray(end).tobytes(), *(one.released.tobytes() for one in curator.transcript)])
 
 
+@pytest.mark.later("10000")
 @pytest.mark.parametrize("stretch", [2**24, 10_000])
 def test_a_loop_has_the_same_bytes_wherever_the_rows_are(stretch, monkeypatch):
     monkeypatch.setattr("privopt.curator.scan.STRETCH_BYTES", stretch)

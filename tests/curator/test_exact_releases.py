@@ -81,6 +81,7 @@ def on_the_lattice(release, multiplier):
     return np.rint(release.released / g) * g == release.released
 
 
+@pytest.mark.later("compiled")
 @pytest.mark.parametrize("sampling", [Poisson(0.2), EveryUnit()], ids=["compiled", "eager"])
 def test_nothing_that_a_loop_releases_is_off_the_lattice(sampling):
     curator = open_curator(NoiseSource())

@@ -123,6 +123,7 @@ def nested_program(parent):
     return np.concatenate(found)
 
 
+@pytest.mark.later("add-or-remove-one")
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_programs_on_blocks_of_blocks_run_replay_and_rehearse(relation):
     """Blocks of two units that may be added are empty now and then."""
@@ -147,6 +148,7 @@ def test_the_means_of_blocks_of_blocks_add_up_to_the_mean_of_all(relation):
     np.testing.assert_allclose(np.mean(parts, axis=0), whole, rtol=1e-12)
 
 
+@pytest.mark.later("users")
 @pytest.mark.parametrize("users", [False, True], ids=["records", "users"])
 def test_a_block_that_nobody_was_drawn_into_answers_zero(users):
     data = units("add-or-remove-one", users=users, n=8)

@@ -84,6 +84,7 @@ def test_blocks_and_dry_runs_have_public_seeds():
     assert DryRun(block.public).public_seed("x") == 0
 
 
+@pytest.mark.later("fast")
 @pytest.mark.parametrize("engine", ["fast", "reference"])
 def test_lots_are_fresh_at_every_release_and_alike_for_a_seed(engine):
     units = units_of(ROWS)
@@ -135,6 +136,7 @@ def queries_with_lots():
     yield JitteredGradient(loss=losses.logistic, at=at, smoothing=2.0, clip=0.5)
 
 
+@pytest.mark.later("JitteredGradient")
 @pytest.mark.parametrize("asked", list(queries_with_lots()), ids=lambda asked: asked.name)
 def test_a_unit_that_leaves_takes_its_lot_along_wherever_it_stands(asked):
     assert 0.0 < max(moved_by_a_unit_that_leaves(place, asked) for place in (0, 29, 59)) <= 1.0
@@ -195,6 +197,7 @@ def test_units_have_lots_of_their_own_and_one_that_leaves_takes_its_own_along():
         assert np.array_equal(rest, np.delete(data, place, axis=0))
 
 
+@pytest.mark.later("replace-one")
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 def test_no_neighbour_in_any_place_moves_a_query_with_lots_further(relation):
     found = search_neighbours(

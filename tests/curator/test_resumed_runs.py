@@ -128,6 +128,7 @@ def stopping(monkeypatch, line):
         yield
 
 
+@pytest.mark.later("search", "search as they come and go", "search by user", "stages")
 @pytest.mark.parametrize("name", RUNS)
 def test_it_goes_on_from_wherever_it_was_stopped_and_is_paid_once(tmp_path, monkeypatch, table, name):
     folder, account = tmp_path / "kept", Account(9.0, 1e-5)
@@ -392,6 +393,7 @@ def test_an_adaptive_program_with_a_stream_is_refused_before_it_is_paid(tmp_path
     assert not account.entries
 
 
+@pytest.mark.later("searched")
 @pytest.mark.parametrize("run", [searched, searched_by_user])
 def test_another_engine_goes_on_with_the_same_blocks(tmp_path, monkeypatch, table, run):
     folder = tmp_path / "kept"

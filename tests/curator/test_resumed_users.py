@@ -107,6 +107,7 @@ def lines_of(folder: Path) -> list[Any]:
         return list(opened.lines)
 
 
+@pytest.mark.audit
 @pytest.mark.parametrize(
     ("relation", "every"),
     [("replace-one", 7), *(pytest.param(one, 1, marks=pytest.mark.audit) for one in RELATIONS)],

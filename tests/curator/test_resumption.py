@@ -59,6 +59,7 @@ def ends_of_lines(path):
     return ends
 
 
+@pytest.mark.later("stochastic-gradient-descent")
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_a_run_that_ended_gives_its_result_again_and_one_cut_anywhere_goes_on(tmp_path, solver):
     whole = fitted(tmp_path, solver)

@@ -64,6 +64,7 @@ def steps(curator):
     return found
 
 
+@pytest.mark.later("replace-one")
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_a_sample_is_tested_once_and_then_released_once(relation):
     with double_precision():
@@ -189,6 +190,7 @@ ON_SAMPLES = {
 }
 
 
+@pytest.mark.later("score-answer")
 @pytest.mark.parametrize("wanted", ["answer", "mean"])
 @pytest.mark.parametrize("kind", ON_SAMPLES)
 def test_a_sample_answers_only_statistics_that_are_made_for_it(kind, wanted, monkeypatch):

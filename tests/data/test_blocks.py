@@ -67,6 +67,7 @@ def test_a_fixed_sample_of_everybody_is_everybody_also_in_a_block_that_drew_more
     assert len(engine.draw(FixedSize(20, 20), np.random.default_rng(0))) == 25
 
 
+@pytest.mark.later("sizes0", "sizes1", "sizes3", "sizes4")
 @pytest.mark.parametrize("sizes", [[5, 2, 4], [3, 3, 2], [11], [2, 2, 2, 2, 2], [9, 2]])
 def test_blocks_of_several_hands_keep_their_sizes_and_every_position_its_chance(sizes, monkeypatch):
     """Of 11 positions, four at a time; the law that is tried is that of a random permutation, position by position."""
@@ -85,6 +86,7 @@ def test_blocks_of_several_hands_keep_their_sizes_and_every_position_its_chance(
     assert np.all(np.abs(counts - times * chance) <= 4.5 * spread)
 
 
+@pytest.mark.later("3")
 @pytest.mark.parametrize("length", [3, 7])
 def test_users_are_assigned_by_a_law_that_does_not_know_their_order(length, monkeypatch):
     """Any two of them are in one block as often as any other two, within a hand of the positions and across."""
@@ -115,6 +117,9 @@ def law_of(public, sizes, count, times, generator):
     return found
 
 
+@pytest.mark.later(
+    "Relation.REPLACE_ONE-True", "Relation.ADD_OR_REMOVE_ONE-False", "Relation.ADD_OR_REMOVE_ONE-True"
+)
 @pytest.mark.parametrize("halved", [False, True])
 @pytest.mark.parametrize("relation", list(Relation))
 def test_every_assignment_of_several_hands_comes_out_as_often_as_its_law_says(relation, halved, monkeypatch):
@@ -144,6 +149,7 @@ def test_no_hand_gives_a_block_more_or_less_than_its_share(monkeypatch):
         assert np.all(np.abs(dealt - size / 10) <= 2.0)
 
 
+@pytest.mark.later("public2-False", "public2-True")
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("public", [FIXED, USERS, OPEN])
 def test_dealt_places_are_found_from_any_stretch_of_positions(public, held, monkeypatch):
@@ -256,6 +262,7 @@ def test_successes_take_the_bits_of_the_quotient_one_after_the_other():
     assert block_counts.successes(3, 3, 8, Bits()) == 1
 
 
+@pytest.mark.audit
 def test_counts_of_many_hands_are_those_of_their_law():
     """Of 2^21 positions, halved and corrected: each hand's numbers have the mean and the variance of their law."""
     n, sizes, generator = 2**21, [2**19 + 17, 2**20 - 101, 900], np.random.default_rng(5)

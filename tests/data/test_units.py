@@ -408,6 +408,7 @@ def test_loading_makes_no_float64_copy() -> None:
     assert peak < 1.5 * features.nbytes + 50e6  # the float32 copy and some blocks of 8 MB
 
 
+@pytest.mark.audit
 def test_sparse_rows_are_never_made_dense() -> None:
     program = """
     import resource

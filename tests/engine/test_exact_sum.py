@@ -103,6 +103,7 @@ def test_sixty_million_parts_do_not_wrap_around_and_nothing_is_beyond_its_end():
     assert far.value(1.0).tolist() == [2.0**49, 0.0, 0.0, 2.0**49]
 
 
+@pytest.mark.audit
 def test_many_entries_of_a_block_with_a_unit_in_each_part_are_within_the_bound_in_the_l1_norm():
     """Each entry between two points of the grid, so that none is exact."""
     entries, parts = 2**21, 64

@@ -132,6 +132,7 @@ def test_a_users_own_pass_computes_with_the_decoded_rows(storage: str) -> None:
     np.testing.assert_allclose(engine.gather(asked), plain.gather(asked), rtol=0, atol=1e-12)
 
 
+@pytest.mark.later("int8")
 @pytest.mark.parametrize("storage", ["int8", "int16"])
 def test_the_plain_engine_and_the_compiled_loop_see_the_decoded_rows_bit_by_bit(storage: str) -> None:
     units = made(storage)

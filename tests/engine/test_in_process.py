@@ -45,6 +45,21 @@ def queries_for(loss: Any) -> list[Any]:
     ]
 
 
+@pytest.mark.later(
+    "hinge-dense",
+    "huber-dense",
+    "logistic-dense",
+    "logistic-float64",
+    "logistic-float64 sparse users",
+    "logistic-sparse users",
+    "poisson-dense",
+    "quantile-dense",
+    "smoothed quantile-dense",
+    "softmax-dense",
+    "softmax-float64",
+    "softmax-sparse users",
+    "squared-dense",
+)
 @pytest.mark.parametrize(
     ("name", "layout"),
     [(name, "dense") for name in LOSSES]
@@ -65,6 +80,9 @@ def test_the_fast_path_equals_the_general_path(name: str, layout: str) -> None:
             close(engine.clipped_sum(asked, draw), engine.general_sum(asked, draw), tolerance=tolerance)
 
 
+@pytest.mark.later(
+    "128-logistic-3-dense", "128-softmax-0-dense", "4096-logistic-3-dense", "4096-softmax-0-dense"
+)
 @pytest.mark.parametrize(
     ("name", "which", "layout"),
     [("logistic", 3, "dense"), ("softmax", 0, "dense"), ("logistic", 3, "float64")],
@@ -82,6 +100,7 @@ def test_the_compiled_loops_sum_equals_the_engines(
     close(loop_sum(engine, asked, drawn, spare=2), engine.clipped_sum(asked, drawn), tolerance=4e-9)
 
 
+@pytest.mark.audit
 def test_a_step_counts_its_share_of_the_rows_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of earlier and later steps stand beside them, and blocks that a share ends in."""
     monkeypatch.setattr("privopt.engine.compiled_loops.BLOCK_ROWS", 64)
@@ -295,6 +314,7 @@ class LargestEntryGradient(ClippedGradient):
         )
 
 
+@pytest.mark.later("dense users-kernel", "dense-blocks")
 @pytest.mark.parametrize("kind", ["kernel", "blocks"])
 @pytest.mark.parametrize("layout", ["dense", "sparse", "dense users"])
 def test_a_clip_in_the_largest_entry(kind: str, layout: str) -> None:
@@ -344,6 +364,7 @@ def _noted_loss(params: Any, features: Any, target: Any) -> Any:
 CUSTOM = losses.RecordLoss(_noted_loss)
 
 
+@pytest.mark.later("dense", "dense users")
 @pytest.mark.parametrize("layout", ["dense", "dense users", "sparse"])
 def test_a_users_own_loss_is_summed_in_chunks_that_change_nothing(
     layout: str, monkeypatch: pytest.MonkeyPatch
@@ -403,6 +424,7 @@ def test_a_query_that_is_no_sum_is_refused() -> None:
     assert issubclass(ClippedGradient, RecordSum)
 
 
+@pytest.mark.later("sparse users-False")
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("layout", ["dense", "sparse", "sparse users", "float64 sparse"])
 def test_a_view_is_the_engine_on_mapped_rows(

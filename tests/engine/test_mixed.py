@@ -35,6 +35,7 @@ def mixed(at: Any, previous: Any, **changes: Any) -> MixedGradient:
     return MixedGradient(at=at, previous=previous, **given)
 
 
+@pytest.mark.later("logistic-dense", "logistic-float64 sparse users", "softmax-dense")
 @pytest.mark.parametrize(
     ("name", "layout"),
     [(name, "dense") for name in LOSSES]

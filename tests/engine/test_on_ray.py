@@ -353,6 +353,7 @@ def test_the_cluster_of_another_is_not_used(cluster: Cluster) -> None:
         Cluster.joined("elsewhere:6379")
 
 
+@pytest.mark.audit
 def test_blocks_that_workers_find_by_their_keys_have_the_bits_of_one_process(
     engines: dict[int, RayEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -438,6 +439,7 @@ def test_drawn_rows_are_those_of_one_process(
             np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.audit
 def test_held_vectors_travel_piece_by_piece_and_not_the_rows(
     engines: dict[int, RayEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -495,6 +497,7 @@ def test_without_privacy_the_order_is_that_of_the_parts(engines: dict[int, RayEn
     assert {engine.clipped_sum(query).tobytes() for engine in engines.values()} == {expected}
 
 
+@pytest.mark.audit
 def test_no_backend_of_jax_is_started_where_a_kernel_serves(cluster: Cluster) -> None:
     del cluster
     engine = opened(*records("dense"), 1)
@@ -593,6 +596,7 @@ TRIED = (
 )
 
 
+@pytest.mark.audit
 def test_solvers_have_the_transcript_of_one_process(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -659,6 +663,7 @@ def released(engine: Any, before: Callable[[int], None] = lambda _: None) -> tup
     return curator.transcript.to_json(values=True), ledger.spent_epsilon()
 
 
+@pytest.mark.audit
 def test_a_worker_that_dies_or_stops_is_replaced_on_the_same_charge(cluster: Cluster) -> None:
     del cluster
     memory = in_memory(*records("dense"))
@@ -694,6 +699,7 @@ def test_a_worker_that_dies_or_stops_is_replaced_on_the_same_charge(cluster: Clu
         engine.clipped_sum(QUERY)
 
 
+@pytest.mark.audit
 def test_records_that_have_changed_are_not_read_again(cluster: Cluster, tmp_path: Path) -> None:
     del cluster
     private = records("dense")[0]._private
@@ -718,6 +724,7 @@ class LaterRecordsFail(ArrayRecords):
         yield from super().blocks(start, stop)
 
 
+@pytest.mark.audit
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 def test_a_failure_to_read_ends_the_opening_and_names_its_part_only_where_the_number_of_records_is_public(
     relation: str, cluster: Cluster
@@ -746,6 +753,7 @@ def sum_of_users(monkeypatch: pytest.MonkeyPatch) -> bytes:
     return in_memory(*with_users()).clipped_sum(QUERY).tobytes()
 
 
+@pytest.mark.audit
 def test_users_are_exchanged_between_workers_and_again_where_one_is_lost(
     cluster: Cluster, sum_of_users: bytes
 ) -> None:
@@ -773,6 +781,7 @@ def test_users_that_are_not_counted_yet_are(cluster: Cluster, sum_of_users: byte
     engine.close()
 
 
+@pytest.mark.audit
 def test_more_users_than_n_are_refused_without_their_number(cluster: Cluster, sum_of_users: bytes) -> None:
     del cluster, sum_of_users
     source, about = with_users(n=TOY_N // 2 - 1)
@@ -844,6 +853,7 @@ def test_a_real_cluster_without_tokens_is_seen_to_have_none() -> None:
         other.communicate("\n")
 
 
+@pytest.mark.audit
 def test_an_interrupt_ends_workers_and_cluster_at_once() -> None:
     """In a process of its own, which waits for a worker that does not answer."""
     code = """

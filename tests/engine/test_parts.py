@@ -98,6 +98,7 @@ KERNEL = ClippedGradient(loss=losses.logistic, at=np.linspace(-1, 2, D), clip=0.
 OWN = ClippedGradient(loss=losses.RecordLoss(own_residual), at=np.ones(D), clip=0.3)
 
 
+@pytest.mark.later("replace-one")
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 def test_parts_sum_to_what_one_part_sums_to(relation, monkeypatch):
     for layout in ("dense", "sparse users", "mapped"):

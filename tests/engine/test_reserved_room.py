@@ -76,6 +76,7 @@ def _several_hands(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "DEALT", 1000)
 
 
+@pytest.mark.later("a map", "largest entries")
 @pytest.mark.parametrize(
     "what",
     [

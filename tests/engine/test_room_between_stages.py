@@ -74,6 +74,7 @@ def asked(run, by_user):
     return PrivateSearchCV(model, grid, epsilon=5.0, delta=1e-6)
 
 
+@pytest.mark.later("any entries, of users-no intercept")
 @pytest.mark.parametrize(("kind", "run"), CASES)
 def test_a_run_that_was_paid_for_goes_on_when_the_disk_is_full(kind, run, tmp_path, monkeypatch):
     monkeypatch.setattr("privopt.engine.parts.PART_UNITS", 2048)
@@ -162,6 +163,7 @@ def test_entries_of_columns_that_are_new_count():
     assert source.mapped(3, lambda rows: rows).row_entries == 2
 
 
+@pytest.mark.later("no intercept-cap0")
 @pytest.mark.parametrize("cap", [{"max_active": 5}, pytest.param({}, marks=pytest.mark.audit)])
 @pytest.mark.parametrize("run", ["no intercept", "search"])
 def test_room_is_taken_for_the_entries_of_sparse_rows_and_not_as_if_they_were_dense(

@@ -429,6 +429,7 @@ class Crew:
         return answer.answer()
 
 
+@pytest.mark.later("5")
 @pytest.mark.parametrize("seed", range(6))
 def test_whoever_dies_during_the_exchange_all_records_arrive_once(
     seed: int, monkeypatch: pytest.MonkeyPatch

@@ -55,6 +55,7 @@ def scores(model: Any, X: Any) -> Any:
     return linear[:, 0] if linear.shape[1] == 1 else linear
 
 
+@pytest.mark.later("LogisticRegression-changes0")
 @pytest.mark.parametrize("changes", LINEAR)
 @pytest.mark.parametrize("kind", [*CLASSIFIERS, FairClassifier])
 def test_scores_are_linear_by_default_and_where_rows_are_not_divided(kind: Any, changes: Any) -> None:

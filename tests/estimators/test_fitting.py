@@ -43,6 +43,7 @@ def test_a_fit_costs_what_was_asked_for_and_sets_what_scikit_learn_users_expect(
     assert model.coef_.shape == ((1, WIDTH) if hasattr(model, "classes_") else (WIDTH,))
 
 
+@pytest.mark.later("LogisticRegression")
 @pytest.mark.parametrize("kind", EVERY_ESTIMATOR)
 def test_the_plan_is_the_one_that_is_announced_without_data(kind: Any) -> None:
     model = configured(kind, solver="auto").fit(*toy_data(kind))

@@ -63,6 +63,7 @@ def same(one: Any, other: Any) -> bool:
     )
 
 
+@pytest.mark.later("memory")
 @pytest.mark.parametrize("engine", ["memory", "stream", pytest.param("ray", marks=pytest.mark.audit)])
 def test_the_levels_of_a_column_are_the_groups(engine: Any, folder: Path) -> None:
     if engine == "ray":
@@ -79,6 +80,7 @@ def test_the_levels_of_a_column_are_the_groups(engine: Any, folder: Path) -> Non
     assert any(said.startswith("Rows were read from files") for said in model.privacy_.declared)
 
 
+@pytest.mark.audit
 def test_several_columns_are_joined_and_users_are_protected_as_wholes(folder: Path) -> None:
     frame = people().to_pandas()
     given: dict[str, Any] = {"shares": [0.25] * 4, "max_records_per_user": 50}

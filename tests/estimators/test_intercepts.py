@@ -43,6 +43,9 @@ def noise(n: int, epsilon: float) -> float:
     return 0.0 if math.isinf(epsilon) else 2.0 / (n * gaussian_mu(epsilon, 1.0 / n**2) * math.sqrt(0.1))
 
 
+@pytest.mark.later(
+    "1.0-10.0-0.06", "1.0-10.0-0.4", "1.0-None-0.06", "10.0-10.0-0.4", "10.0-None-0.06", "10.0-None-0.4"
+)
 @pytest.mark.parametrize("rate", [0.06, 0.4])
 @pytest.mark.parametrize("alpha", [None, 10.0])
 @pytest.mark.parametrize("epsilon", [1.0, 10.0])

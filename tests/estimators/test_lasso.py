@@ -117,6 +117,7 @@ def test_a_regression_in_the_units_of_its_target() -> None:
     assert np.sum(np.abs(model.coef_)) / 4.5 <= 1.0 + 1e-9
 
 
+@pytest.mark.audit
 def test_several_classes_and_users() -> None:
     rows, _, scores = signs(1500)
     codes = np.digitize(scores, [-0.5, 1.0])

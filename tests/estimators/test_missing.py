@@ -36,6 +36,7 @@ FORMS: dict[str, Any] = {
 }
 
 
+@pytest.mark.later("an array")
 @pytest.mark.parametrize("form", FORMS)
 def test_a_missing_feature_counts_as_the_middle_of_its_bounds(form: str) -> None:
     expected, model = classifier().fit(FILLED, Y), classifier().fit(FORMS[form], Y)

@@ -114,6 +114,7 @@ LEARNED_STEPS = {
 }
 
 
+@pytest.mark.later("StandardScaler")
 @pytest.mark.parametrize("step", LEARNED_STEPS)
 def test_a_step_that_learned_from_the_records_is_named_and_not_private(step: str) -> None:
     X, y = toy_data()

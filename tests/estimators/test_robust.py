@@ -96,6 +96,7 @@ def test_robust_models_are_chosen_among_by_a_private_search() -> None:
     assert search.fit(numbers, targets).best_params_["cap"] in (0.5, 2.0)
 
 
+@pytest.mark.audit
 def test_scores_are_those_of_the_loss() -> None:
     X, y = toy_data(RobustRegressor)
     for loss in ("absolute", "squared", "quantile"):

@@ -73,6 +73,7 @@ def test_with_privacy_off_the_best_candidate_is_chosen() -> None:
     assert not found.privacy_.selection.private
 
 
+@pytest.mark.later("HuberRegressor", "LinearSVC")
 @pytest.mark.parametrize("kind", [LinearSVC, HuberRegressor, QuantileRegressor, PoissonRegressor])
 def test_every_kind_of_estimator_can_be_searched(kind: Any) -> None:
     X, y = toy_data(kind)

@@ -97,6 +97,14 @@ CASES = {
 }
 
 
+@pytest.mark.later(
+    "classes-replace-one",
+    "federated averaging-replace-one",
+    "numbers, intercept, ridge-add-or-remove-one",
+    "sampled-replace-one",
+    "user gradient descent-replace-one",
+    "whitened-add-or-remove-one",
+)
 @pytest.mark.parametrize(("name", "relation"), in_turn(CASES, RELATIONS))
 def test_a_federated_run_has_the_releases_of_the_run_in_one_process(name, relation):
     server, public = CASES[name]
@@ -260,6 +268,15 @@ def test_a_node_moves_a_mean_by_at_most_the_sensitivity_whatever_it_answers(misc
 SOLVERS = {"descent": UserGradientDescent(steps=4), "averaging": AVERAGING}
 
 
+@pytest.mark.later(
+    "boasting-descent",
+    "empty-descent",
+    "huge-descent",
+    "nan-descent",
+    "no array-descent",
+    "silent-descent",
+    "wrong type-descent",
+)
 @pytest.mark.parametrize(("mischief", "solver"), in_turn(MISCHIEF, SOLVERS))
 def test_a_run_ends_as_planned_though_every_node_misbehaves(mischief, solver):
     grid = in_process(people(), tamper=lambda node, reply: MISCHIEF[mischief](reply))
@@ -381,6 +398,7 @@ def test_where_nodes_are_public_a_run_waits_for_them(monkeypatch):
     assert seconds_of(monkeypatch, strategy(least_nodes=N, wait_seconds=5.0), people()[1:]) == 11.0
 
 
+@pytest.mark.later("everybody")
 @pytest.mark.parametrize(
     "solver",
     [

@@ -141,6 +141,7 @@ def test_auto_draws_where_a_player_may_be_linear(curvatures):
     assert type(choose_game("auto", bent(curvatures)).solver) is SampledDualAveraging
 
 
+@pytest.mark.audit
 def test_the_extragradient_method_is_ahead_of_drawn_vertices_on_a_game_that_bends():
     rng = np.random.default_rng(0)
     size, n = 10, 4000
@@ -203,6 +204,7 @@ def dominated(n=400):
     return game, Units.from_arrays(np.tile(row, (n, 1)), row_bound=game.row_bound)
 
 
+@pytest.mark.later("noisy-extragradient")
 @pytest.mark.parametrize(
     "solver",
     [
@@ -234,6 +236,7 @@ def test_a_clip_below_the_longest_gradient_reads_the_records():
         assert {release.name for release in result.transcript} == {asked}
 
 
+@pytest.mark.audit
 def test_without_noise_descent_and_exponentiated_gradient_find_the_saddle_point():
     rng = np.random.default_rng(3)
     game = BilinearGame(rows=6, columns=5)

@@ -88,6 +88,7 @@ def test_the_ledger_is_a_hand_count():
         assert max(costs) / min(costs) < 1.1  # sizes make all batches cost about the same
 
 
+@pytest.mark.audit
 def test_the_schedule_is_public_and_decides_the_draws():
     task = Task(GAME, public(), BUDGET)
     one, same, other = (

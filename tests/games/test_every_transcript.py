@@ -189,6 +189,7 @@ def test_bias_reduced_draws_cost_no_more_than_is_charged(differences, relation):
     assert 0.0 < cost <= charged
 
 
+@pytest.mark.later("epochs-1")
 @pytest.mark.parametrize(("schedule", "seed"), [("full", 0), ("epochs", 1)])
 def test_the_literal_algorithm_costs_nearly_what_is_charged(schedule, seed):
     """Constant steps on everybody, or two epochs over two batches of four, the record in the first of them."""
@@ -216,6 +217,7 @@ def neighbours_of(rng, relation, n):
 SMALL = {"full": (FULL, 6), "one pass": (ONE_PASS, 8), "bias-reduced": (REDUCED["first half"], 6)}
 
 
+@pytest.mark.later("full-replace-one", "one pass-replace-one")
 @pytest.mark.parametrize(
     ("name", "relation"),
     [("full", "replace-one"), ("one pass", "replace-one"), ("bias-reduced", "add-or-remove-one")],
@@ -227,6 +229,7 @@ def test_no_neighbour_of_signs_costs_more_than_is_charged(name, relation):
     assert largest_cost(*pair) <= charged
 
 
+@pytest.mark.audit
 def test_held_payoffs_cost_no_more_either():
     rows = signs(np.random.default_rng(3), 6)
     rows[-1] = [1.0, -1.0, 1.0, -1.0]

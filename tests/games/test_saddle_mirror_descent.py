@@ -89,6 +89,7 @@ def test_batches_are_as_the_schedule_says():
     assert list(falling) == sorted(falling, reverse=True)
 
 
+@pytest.mark.later("fresh-decreasing", "played-decreasing")
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("output", ["played", "fresh"])
 def test_every_schedule_keeps_to_the_budget(name, output):
@@ -111,6 +112,7 @@ def test_the_papers_step_costs_a_small_part():
     assert exact.step_x > 3 * configured.step_x
 
 
+@pytest.mark.audit
 def test_open_steps_and_draws_have_the_least_bound():
     public = Public(n=4000, d=200, row_bound=15.0)
     task = Task(BilinearGame(rows=100, columns=100), public, BUDGET)

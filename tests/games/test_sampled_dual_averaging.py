@@ -60,6 +60,7 @@ def played(solver, units, seed=1):
     return solver.solve(LocalCurator(units, Unlimited(units.public.relation), noise=NoiseSource(seed)), GAME)
 
 
+@pytest.mark.later("False")
 @pytest.mark.parametrize("held", [True, False])
 def test_draws_replaced_by_their_means_give_the_reference_values(drawn_by_means, held):
     move = Drawn(draws=1, scale=2.0)

@@ -19,12 +19,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tests.support.compilation import QUICK, quick_compilation, understood
+from tests.support.compilation import QUICK, kept_programs, quick_compilation, understood
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = (
-    ROOT / ".golden_cache"
-)  # compiled programs, kept for the next run; git ignores it, `make clean` removes it
 COMPUTING = ("jaxlib", "numpy", "scipy", "numba", "llvmlite", "randomgen", "scikit-learn", "dp-accounting")
 INHERITED = ("PATH", "HOME", "TMPDIR", "PYTHONHASHSEED")
 HASWELL = (
@@ -66,7 +63,7 @@ def pinned() -> dict[str, str]:
         "JAX_PLATFORMS": "cpu",
         "JAX_NUMPY_DTYPE_PROMOTION": "strict",
         "JAX_NUMPY_RANK_PROMOTION": "raise",
-        "JAX_COMPILATION_CACHE_DIR": str(PROGRAMS),
+        "JAX_COMPILATION_CACHE_DIR": kept_programs(),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         "OPENBLAS_NUM_THREADS": "1",

@@ -63,12 +63,14 @@ def test_gaussian_calibration_proves_itself_over_eight_decades(target: float, at
     assert pure == pytest.approx(3 / target, rel=1e-7)
 
 
+@pytest.mark.later("8.0-poisson add", "8.0-poisson replace")
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("target", [0.03, 1.0, 8.0])
 def test_calibration_proves_itself_with_every_accountant(name: str, target: float) -> None:
     assert_proved(*(PLANS[name][0], Budget(target, 1e-6), PLANS[name][1]))
 
 
+@pytest.mark.audit
 def test_fixed_size_samples_are_calibrated_with_the_renyi_accountant() -> None:
     assert_proved(
         lambda s: Repeated(SampledEvent(FixedSize(100, 10000), GaussianEvent(s)), 200),
@@ -103,6 +105,7 @@ def test_objective_perturbation_has_its_reference_noise(
     assert relation.factor * multiplier == pytest.approx(sigma, rel=2e-8)
 
 
+@pytest.mark.later("8.0-poisson add")
 @pytest.mark.parametrize("name", ["poisson add", "poisson replace", "whitened objective", "folded objective"])
 @pytest.mark.parametrize("target", [0.1, 1.0, 8.0])
 def test_calibration_proves_itself_at_one_over_n_squared(name: str, target: float) -> None:

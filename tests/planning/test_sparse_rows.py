@@ -123,6 +123,7 @@ def test_what_is_no_number_of_entries_is_refused(entries: Any) -> None:
         plan(losses.logistic, n=1000, d=5, row_entries=entries, **BUDGET)
 
 
+@pytest.mark.audit
 def test_the_command_says_what_the_schema_allows(folder: Path) -> None:
     capped = place_of(folder, "capped", "--n", 10**6, "--memory", "2GB")
     assert capped["engine"] == "memory"

@@ -88,6 +88,13 @@ def some_points() -> np.ndarray:
     return points
 
 
+@pytest.mark.later(
+    "LpBall(radius=0.8, p=1.5)",
+    "LpBall(radius=1.0, p=2.0)",
+    "LpBall(radius=2.0, p=1.05)",
+    "Polytope(8 vertices in 5 dimensions)",
+    "Product(parts=((L1Ball(radius=1.0), 2), (Box(low=-1.0, high=2.0), 1), (Simplex(radius=0.5), 2)))",
+)
 @every
 @given(left=vectors, right=vectors)
 @example(left=np.zeros(SIZE), right=np.full(SIZE, 1e308))

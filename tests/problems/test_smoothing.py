@@ -48,6 +48,7 @@ def draws(dimension: int, count: int = 20_001) -> np.ndarray:
     return np.sign(shares - 0.5) * np.sqrt(square)
 
 
+@pytest.mark.later("Capped(cap=0.8, of='squared', level=0.5, width=0.2)")
 @pytest.mark.parametrize("loss", sampled(AVERAGED, every=7), ids=str)
 def test_the_average_is_that_over_the_first_coordinate_of_a_ball(loss: GLMLoss) -> None:
     rng = np.random.default_rng(0)
@@ -66,6 +67,7 @@ def test_the_average_is_that_over_the_first_coordinate_of_a_ball(loss: GLMLoss) 
             np.testing.assert_allclose(value, np.mean(loss.value(at, beside), axis=1), atol=6e-5)
 
 
+@pytest.mark.later("3-Ramp(width=0.0)0")
 @pytest.mark.parametrize("loss", sampled([losses.ramp(0.0), losses.logistic, *PIECEWISE], every=20), ids=str)
 @pytest.mark.parametrize("dimension", [1, 3])
 def test_a_smoothed_loss_has_its_derivative_and_its_constants(loss: GLMLoss, dimension: int) -> None:
@@ -109,6 +111,7 @@ def test_averages_reproduce_the_reference_values() -> None:
     assert np.linalg.norm(moved, axis=1).max() == pytest.approx(0.267663067801, abs=1e-10)
 
 
+@pytest.mark.later("0.1-Hinge()")
 @pytest.mark.parametrize("loss", LINEAR, ids=str)
 @pytest.mark.parametrize("strength", [0.1, 0.25])
 def test_an_envelope_is_the_one_of_its_definition(loss: GLMLoss, strength: float) -> None:
@@ -128,6 +131,7 @@ def test_an_envelope_is_the_one_of_its_definition(loss: GLMLoss, strength: float
     assert np.abs(np.diff(slope) / np.diff(grid)).max() <= envelope.curvature * (1 + 1e-9)
 
 
+@pytest.mark.later("Ramp(width=0.0)-3.0")
 @pytest.mark.parametrize(
     ("loss", "strength"),
     [(losses.ramp(0.0), 3.0), (losses.ramp(0.5), 0.3), (losses.capped(0.8), 0.1)],

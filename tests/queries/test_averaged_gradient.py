@@ -66,6 +66,7 @@ def nine_units(loss, layout):
     return units, generator.normal(size=(POINTS, D) if outputs == 1 else (POINTS, D, outputs))
 
 
+@pytest.mark.later("softmax-users", "squared-sparse users")
 @pytest.mark.parametrize(("loss", "layout"), [*QUICK, ("softmax", "users"), *SLOWER])
 def test_it_is_the_average_of_what_the_points_would_answer_one_by_one(loss, layout, monkeypatch):
     formula, (units, at) = LOSSES[loss], nine_units(loss, layout)

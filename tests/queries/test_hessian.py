@@ -116,6 +116,7 @@ def _semidefinite(generator, d, rank):
     return factor @ factor.T
 
 
+@pytest.mark.later("users-loss0-bound")
 @pytest.mark.parametrize(("loss", "model"), MODELS)
 @pytest.mark.parametrize("layout", ["records", "users"])
 def test_the_direction_solves_the_newton_equation(loss, model, layout):

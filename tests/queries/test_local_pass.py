@@ -76,6 +76,7 @@ def into_ball(vectors, radius):
     return vectors * np.minimum(1.0, radius / np.maximum(lengths, 1e-300))
 
 
+@pytest.mark.later("logistic-average-3", "squared-last-3")
 @pytest.mark.parametrize(("loss", "returns", "shuffle"), in_turn(SLOPES, ("last", "average"), (None, 3)))
 def test_a_pass_is_what_a_plain_loop_computes(loss, returns, shuffle):
     units = users_of_three_columns()
@@ -115,6 +116,7 @@ def test_the_proximal_map_is_part_of_every_step_and_the_reach_ends_it():
     np.testing.assert_allclose(engine_on(units, "fast").gather(query), moves, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.audit
 def test_the_order_is_public_and_visits_every_place_once():
     first, again, other = (np.asarray(visiting_order(seed, 50)) for seed in (4, 4, 5))
     assert np.array_equal(first, again)

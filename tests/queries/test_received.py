@@ -75,6 +75,7 @@ def test_no_answer_moves_a_statistic_by_more_than_the_sensitivity(name, relation
     assert np.all(np.isfinite(values))
 
 
+@pytest.mark.later("difference", "mixture")
 @pytest.mark.parametrize("name", but_later(FIRST_OF_ITS_KIND, RECEIVED))
 def test_what_a_unit_computes_is_received_as_it_is(name):
     rng, query = np.random.default_rng(2), RECEIVED[name]

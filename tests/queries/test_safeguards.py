@@ -243,6 +243,7 @@ FORMS = {
 }
 
 
+@pytest.mark.later("mixture-users")
 @pytest.mark.parametrize("users", [False, True], ids=["records", "users"])
 @pytest.mark.parametrize("name", FORMS)
 def test_no_row_form_takes_a_contribution_beyond_the_radius_of_its_query(name, users):
@@ -355,6 +356,7 @@ OF_ANOTHER_NORM = {
 }  # a radius in l_inf, a sensitivity in the range, which it does not bound
 
 
+@pytest.mark.later("AveragedGradient")
 @pytest.mark.parametrize("kind", BELOW, ids=lambda kind: kind.__name__)
 def test_each_query_that_states_less_says_why_in_its_own_class(kind):
     asked = BELOW[kind]

@@ -113,6 +113,13 @@ def units_of(layout: str, rows: int, d: int) -> Units:
     return units
 
 
+@pytest.mark.later(
+    "dense-140-0.4",
+    "float64 sparse-140-0.4",
+    "mapped sparse users-140-1.3",
+    "mapped-140-1.3",
+    "users-140-0.4",
+)
 @pytest.mark.parametrize(
     ("layout", "d", "row_bound"),
     in_turn(

@@ -121,6 +121,7 @@ def test_the_share_of_a_ball_is_the_one_of_the_planner():
             np.testing.assert_allclose(found, moved_share(distance, 0.5, d), rtol=1e-10)
 
 
+@pytest.mark.audit
 @pytest.mark.parametrize("kind", ["lune", pytest.param("translation", marks=pytest.mark.audit)])
 def test_at_equal_points_it_is_exactly_nothing(kind):
     common = {"loss": KINK, "at": AT, "anchor": AT, "smoothing": 0.25, "clip": float("inf")}

@@ -83,6 +83,7 @@ def exact_mean(query):
     return np.mean(private_each(rows, targets), axis=0)
 
 
+@pytest.mark.later("1.0-expected0-loss0")
 @pytest.mark.parametrize("loss", [OWN, TRACED])
 @pytest.mark.parametrize(
     ("clip", "expected"),
@@ -198,6 +199,7 @@ def test_the_norm_of_pooled_blocks_would_break_the_guarantee():
     assert np.isclose(np.linalg.norm(released), query.radius(), rtol=1e-8)
 
 
+@pytest.mark.audit
 def test_blocks_change_neither_the_noise_nor_the_reach_in_parameters():
     one = ValueGradient(loss=OWN, at=AT, directions=np.eye(3), smoothing=0.1, clip=1.0)
     four = ValueGradient(

@@ -31,6 +31,7 @@ def test_the_surprise_bounds_the_true_probability_of_a_large_privacy_loss(epsilo
     assert truth <= curve.surprise(epsilon) <= 5 * truth
 
 
+@pytest.mark.audit
 def test_a_sampled_curve_has_few_points_and_contains_the_priced_one() -> None:
     event = Repeated(SampledEvent(Poisson(0.01), GaussianEvent(1.2)), 200)
     curve = privacy_curve(event, REPLACE, 1e-6, None)

@@ -44,6 +44,7 @@ def double():
         yield
 
 
+@pytest.mark.later("RV6a", "RV6d")
 @pytest.mark.parametrize(
     ("solver", "body", "expected"),
     [
@@ -73,6 +74,7 @@ def test_without_an_active_constraint_both_y_steps_are_the_same():
     np.testing.assert_allclose(couple.params, gradient.params, rtol=0, atol=1e-12)
 
 
+@pytest.mark.later("Product(parts=((L1Ball(radius=0.2), 2), (Box(low=-1.0, high=1.0), 1)))-couple")
 @pytest.mark.parametrize("y_step", ["couple", "gradient"])
 @pytest.mark.parametrize(
     "body",
@@ -147,6 +149,7 @@ def test_algorithm_3_as_printed_is_no_function_of_its_releases_and_the_corrected
         assert np.array_equal(again.params, result.params)
 
 
+@pytest.mark.later("LpBall(radius=2.0, p=1.5)")
 @pytest.mark.parametrize("body", [L2Ball(2.0), L1Ball(2.0), LpBall(2.0, 1.5)], ids=str)
 def test_no_neighbour_moves_a_release_further_than_its_sensitivity_and_some_move_it_so_far(body):
     solver = replace(FOUR, clip=0.4, noise_multiplier=3.0)
@@ -172,6 +175,7 @@ def test_the_bound_of_the_l2_ball_is_flat_beyond_the_least_number_of_steps():
     assert bound(math.ceil(least / 3), problem, public) > 1.5 * at_least
 
 
+@pytest.mark.later("L1Ball(radius=1.5)", "L2Ball(radius=1.0)", "Simplex(radius=1.0)")
 @pytest.mark.parametrize(
     "body", [L2Ball(1.0), L1Ball(1.5), LpBall(1.0, 1.5), Box(-0.5, 0.5), Simplex()], ids=str
 )

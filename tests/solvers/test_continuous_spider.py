@@ -258,6 +258,7 @@ CONSTRAINED = {
 }
 
 
+@pytest.mark.later("0.0-ball", "0.0-l1", "0.0-ridge", "0.5-l1")
 @pytest.mark.parametrize("kind", CONSTRAINED)
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_without_noise_it_is_descent_to_the_optimum(kind, momentum):

@@ -40,6 +40,7 @@ def test_reference_value():
     np.testing.assert_allclose(result.params, [-0.8, 0.0, -0.4], **CLOSE)
 
 
+@pytest.mark.later("1")
 @pytest.mark.parametrize("steps", [1, 2, 5, 12])
 def test_the_result_is_in_the_ball_and_has_a_nonzero_a_step_at_most(steps):
     rng = np.random.default_rng(steps)
@@ -111,6 +112,7 @@ def test_a_rehearsal_asks_for_every_choice():
     assert rehearsal.transcript.releases == 4
 
 
+@pytest.mark.later("3")
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_users_as_units_and_several_outputs(outputs):
     rng = np.random.default_rng(2)

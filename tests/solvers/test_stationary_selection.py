@@ -50,6 +50,7 @@ def test_the_probabilities_have_their_reference_values():
     np.testing.assert_allclose(found, [0.99915139443, 8.4860496219e-04, 6.1214471348e-10], rtol=1e-8)
 
 
+@pytest.mark.audit
 def test_it_chooses_with_these_probabilities():
     units = twelve_records()
     rows, targets = np.asarray(units.private_features, np.float64), np.asarray(units.private_targets)

@@ -110,6 +110,7 @@ def test_batches_of_everybody_run_and_are_replayed():
     assert result.transcript.releases == 9
 
 
+@pytest.mark.later("l1-0.9", "ridge-0.0")
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("regulariser", [Ridge(0.1), L1(0.03)], ids=["ridge", "l1"])
 def test_without_noise_batches_of_everybody_end_at_the_optimum(momentum, regulariser):
@@ -129,6 +130,7 @@ def test_without_noise_batches_of_everybody_end_at_the_optimum(momentum, regular
         assert np.all(np.abs(slope[~moving]) <= 0.03 + 1e-5)
 
 
+@pytest.mark.audit
 def test_without_noise_a_batch_is_an_unbiased_sample():
     """The step's mean over many draws is the gradient: sums are divided by the expected number of units."""
     units, budget = toy_units(), Budget(np.inf, 1e-4)

@@ -56,6 +56,7 @@ def solved(problem: Problem, solver, epsilon: float, by_user: bool = False):
     return minimize(problem, units(by_user), budget=budget, solver=solver, random_state=0)
 
 
+@pytest.mark.later("newton-10.0-10.0")
 @pytest.mark.parametrize(("name", "alpha", "epsilon"), but_later(QUICK, EVERY))
 def test_a_strong_ridge_shrinks_and_does_not_diverge(name, alpha, epsilon):
     for by_user in (False, True):
@@ -87,6 +88,7 @@ def test_the_proximal_map_of_a_ridge_ends_where_its_gradient_does():
     np.testing.assert_allclose(by_map, by_gradient, atol=1e-8)
 
 
+@pytest.mark.later("problem0-True", "problem2-True")
 @pytest.mark.parametrize(
     ("problem", "exact"),
     [

@@ -193,6 +193,7 @@ def agreeing_users(seed: int) -> Units:
     )
 
 
+@pytest.mark.audit
 def test_the_stable_aggregator_passes_where_users_agree() -> None:
     solver = UserFederatedAveraging(rounds=6, aggregator="stable")
     units, budget = agreeing_users(0), Budget(4.0, 1e-6)

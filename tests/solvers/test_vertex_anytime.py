@@ -131,6 +131,7 @@ def test_other_problems_are_refused_in_a_sentence(problem, why):
         minimize(problem, small_units(), budget=BUDGET, solver="vertex-anytime")
 
 
+@pytest.mark.later("polytope-False")
 @pytest.mark.parametrize("single_pass", [False, True])
 @pytest.mark.parametrize(
     "constraint",
@@ -152,6 +153,7 @@ def test_the_result_is_an_average_of_vertices(constraint, single_pass):
     assert result.plan.passes == (1.0 if single_pass else 5.0)
 
 
+@pytest.mark.audit
 def test_without_noise_it_comes_near_the_optimum():
     rows, labels = reference_signs(24)
     units = Units.from_arrays(rows, labels, row_bound=2.0, storage="float64")

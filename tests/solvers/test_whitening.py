@@ -216,6 +216,7 @@ def test_the_rule_chooses_which_average_is_returned_unless_the_inner_solver_says
     assert Whitening(inner=GradientDescent(returns="last")).configure(instance).inner.returns == "last"
 
 
+@pytest.mark.later("problem2-own")
 @pytest.mark.parametrize(
     ("problem", "word"),
     [
@@ -240,6 +241,7 @@ def skewed(n=20_000, d=10, seed=0):
     return rows, labels
 
 
+@pytest.mark.audit
 def test_it_beats_plain_descent_where_columns_differ():
     rows, labels = skewed()
     units = Units.from_arrays(rows, labels, row_bound=1.0)

@@ -24,6 +24,7 @@ def sparse_records(rows=6000):
     return features, (groups + 1) * np.where(rng.random(rows) < expit(scores), 1.0, -1.0)
 
 
+@pytest.mark.audit
 def test_the_columns_of_both_groups_are_found_and_few_others():
     features, targets = sparse_records()
     units = Units.from_arrays(features, targets, row_bound=np.sqrt(D) * (1 + 1e-6))

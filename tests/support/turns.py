@@ -32,6 +32,27 @@ def but_later(quick: Iterable[Any], values: Iterable[Any]) -> list[Any]:
     ]
 
 
+def case_of(item: pytest.Item) -> str:
+    """The name of a case between the brackets; empty for a test without parameters."""
+    return getattr(getattr(item, "callspec", None), "id", "")
+
+
+def require_cases(items: Iterable[pytest.Item]) -> None:
+    """Refuse a name in `@pytest.mark.later` that no case has.
+
+    Raises:
+        pytest.UsageError: it names the test and the case.
+    """
+    wait: dict[str, set[str]] = {}
+    for item in items:
+        mark = item.get_closest_marker("later")
+        if mark is not None:
+            wait.setdefault(item.nodeid.split("[")[0], set(mark.args)).discard(case_of(item))
+    for test, left in wait.items():
+        if left:
+            raise pytest.UsageError(f"{test} has no case {min(left)!r}, which it marks as `later`")
+
+
 def _name(values: list[Any]) -> str:
     return "-".join(
         ", ".join(map(str, value)) if isinstance(value, tuple) else str(value) for value in values

@@ -67,6 +67,7 @@ def largest(program, rows, workload, budget=BUDGET, seeds=(1,)):
     return float(np.mean([np.max(np.abs(one - exact)) for one in found]))
 
 
+@pytest.mark.later("adaptive-marginals")
 @pytest.mark.parametrize(
     "program",
     [AdaptiveMarginals(), GaussianMarginals(), MWEM(), QueryGameML(), QueryGame()],

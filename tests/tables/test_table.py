@@ -422,6 +422,7 @@ def test_uuids_are_keys_as_the_texts_that_write_them(tmp_path: Path) -> None:
     assert read.private_keys.tolist() == [str(one) for one in people]
 
 
+@pytest.mark.later("midpoint-3")
 @pytest.mark.parametrize(("rule", "width"), [("midpoint", 3), ("zero", 3), ("indicator", 5)])
 def test_a_table_says_what_a_missing_cell_becomes(rule: str, width: int, tmp_path: Path) -> None:
     table = pa.table({"age": [None, 50.0], "sex": ["m", "f"], "who": [1, 2], "ill": [1, 0]})

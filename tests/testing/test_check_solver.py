@@ -259,6 +259,7 @@ FAULTY = {
 }
 
 
+@pytest.mark.later("not a number survives")
 @pytest.mark.parametrize("name", FAULTY)
 def test_a_faulty_solver_is_told_by_the_name_of_its_fault(name):
     faulty, rule = FAULTY[name]
