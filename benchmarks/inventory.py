@@ -25,7 +25,6 @@ from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.warm_start import CANDIDATES, SHARE, candidates
 from privopt.precision import double_precision
 from privopt.problems.ball import haar_block
 from privopt.problems.black_box import BlackBox
@@ -33,6 +32,7 @@ from privopt.problems.problem import Problem
 from privopt.public import Relation
 from privopt.queries.candidate_values import CandidateValues
 from privopt.queries.value_gradient import ValueGradient
+from privopt.solvers.warm_start import CANDIDATES, SHARE, candidates
 from privopt.zoo.inventory import Inventory, inventory
 
 DELTA = 1e-6

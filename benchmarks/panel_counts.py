@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from benchmarks.panel_cells import Cell
 from benchmarks.panel_problems import PanelArrays, PanelProblem, Target
 from benchmarks.panel_rules import outward
-from privopt.planning import counts, curvature_probe
+from privopt.planning import counts
 from privopt.planning.averaging import mixing_ratios
 from privopt.planning.counts import CountsRule
 from privopt.planning.instance import Instance
 from privopt.planning.whitening import SHARE
 from privopt.problems.magnitudes import interval_ends
+from privopt.solvers import curvature_probe
 from privopt.solvers.curvature_probe import CurvatureProbe
 from privopt.solvers.gradient_descent import GradientDescent
 
@@ -28,13 +29,15 @@ def probed(cell: Cell) -> Floats:
     """The default for counts of before: one released eigenvalue, then descent with the steps that it allows."""
     public, problem = cell.instance.public, cell.instance.problem
     solver = CurvatureProbe(inner=GradientDescent()).configure(cell.instance)
-    rest = Instance(problem, public, curvature_probe.rest(solver))
+    rest = Instance(problem, public, solver.rest())
     stddev = solver.noise_multiplier * public.row_bound**2 / public.n
     largest, generator = float(np.linalg.eigvalsh(cell.exact_moment)[-1]), cell.generator("probe")
     found = []
     for _ in range(cell.seeds):
         released = largest + stddev * float(generator.standard_normal())
-        inner = solver.configured_inner(problem, public, curvature_probe.curvature(released, stddev, rest))
+        inner = solver.configured_inner(
+            problem, public, curvature_probe.cautious_curvature(released, stddev, rest)
+        )
         assert isinstance(inner, GradientDescent)
         noise = inner.noise_multiplier * public.relation.factor * inner.clip / public.n
         params = at = average = np.zeros((1, cell.d))

@@ -1,7 +1,7 @@
 """What plans say of a result, fitted on one half of the panel and held against the other.
 
     python -m benchmarks.panel_forecast measure [--half choose] [--seeds 2]
-    python -m benchmarks.panel_forecast fit                  # the constants of privopt/planning/whitening_forecast.py
+    python -m benchmarks.panel_forecast fit                  # the constants of privopt/solvers/whitening.py
     python -m benchmarks.panel_forecast check [--half judge] # how well what is said holds
 
 `measure` fits every problem by the library's default and notes what the plan predicted, and what is true: the excess
@@ -24,8 +24,8 @@ from benchmarks.panel_cells import EPSILONS, Cell, Model
 from benchmarks.panel_problems import PROBLEMS, PanelProblem, arrays
 from benchmarks.results import RESULTS, Record, append, select
 from privopt.planning.plan import IMPROVEMENT_SHARE
-from privopt.planning.whitening_forecast import FITTED
 from privopt.solve import minimize
+from privopt.solvers.whitening import FITTED
 
 BENCHMARK = "panel-forecast"
 MODELS: dict[str, tuple[Model, ...]] = {

@@ -29,11 +29,10 @@ from privopt.planning.task import Task
 from privopt.problems.workload import Workload
 from privopt.synthesis.adaptive_marginals import AdaptiveMarginals
 from privopt.synthesis.base import Model, Synthesizer
-from privopt.synthesis.gaussian_marginals import GaussianMarginals
 from privopt.synthesis.mwem import MWEM
 from privopt.synthesis.query_game import QueryGame
 from privopt.synthesis.query_game_ml import QueryGameML
-from privopt.synthesis.registry import choose_synthesizer
+from privopt.synthesis.registry import GaussianMarginals, choose_synthesizer
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks-synthetic.md"
 PAIRS, BITS, HALF_SPACES, TRAINED = "pairs", "bits", "half-spaces", "trained"

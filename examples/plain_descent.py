@@ -16,11 +16,12 @@ from privopt.curator.base import Curator
 from privopt.ledger.events import Event, Repeated
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning.descent_defaults import default_clip
+from privopt.planning.instance import Instance
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.result import Outcome, ending
-from privopt.solvers.base import Defaults, Solver
+from privopt.solvers.base import Solver
 from privopt.solvers.fields import derived, number
 from privopt.solvers.guarded import guarded
 
@@ -50,14 +51,17 @@ class PlainDescent(Solver):
     """
 
     name: ClassVar[str] = "plain-descent"
-    defaults: ClassVar[Defaults] = {
-        "step_size": lambda solver, instance: 1.0 / instance.problem.smoothness(instance.public),
-        "clip": lambda solver, instance: default_clip(instance),
-    }
 
     steps: int = number(20, at_least=0)
     step_size: float = derived(above=0)
     clip: float = derived(above=0)
+
+    def default_step_size(self, instance: Instance) -> float:
+        """1 / L."""
+        return 1.0 / instance.problem.smoothness(instance.public)
+
+    def default_clip(self, instance: Instance) -> float:
+        return default_clip(instance)
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """The default step size needs a bound on the curvature."""

@@ -22,7 +22,7 @@ from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.result import Outcome, ending
-from privopt.solvers.base import Defaults, Solver
+from privopt.solvers.base import Solver
 from privopt.solvers.fields import derived, number
 from privopt.solvers.guarded import guarded
 
@@ -41,12 +41,6 @@ class LoopState(NamedTuple):
     problem: Problem
     step_size: Float[Array, ""]
     clip: Float[Array, ""]
-
-
-def default_rate(solver: "SampledDescent", instance: Instance) -> float:
-    """Some 256 units a batch; without noise everybody, since a batch would only add variance."""
-    del solver
-    return min(1.0, 256.0 / instance.public.n) if instance.is_private else 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,15 +62,18 @@ class SampledDescent(Solver):
     """
 
     name: ClassVar[str] = "sampled-descent"
-    defaults: ClassVar[Defaults] = {
-        "rate": default_rate,
-        "clip": lambda solver, instance: default_clip(instance),
-    }
 
     steps: int = number(300, at_least=0)
     rate: float = derived(above=0, at_most=1)
     step_size: float = number(1.0, above=0)
     clip: float = derived(above=0)
+
+    def default_rate(self, instance: Instance) -> float:
+        """Some 256 units a batch; without noise everybody, since a batch would only add variance."""
+        return min(1.0, 256.0 / instance.public.n) if instance.is_private else 1.0
+
+    def default_clip(self, instance: Instance) -> float:
+        return default_clip(instance)
 
     # --8<-- [start:program]
     def event(self, public: Public) -> Event:

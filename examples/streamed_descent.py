@@ -17,11 +17,12 @@ from privopt.ledger.events import Event, NoEvent, Parallel, Sequence
 from privopt.mechanisms.prefix_sum import PrefixSum
 from privopt.mechanisms.strategies import square_root_toeplitz
 from privopt.planning.descent_defaults import default_clip
+from privopt.planning.instance import Instance
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.result import Outcome, ending
-from privopt.solvers.base import Defaults, Solver
+from privopt.solvers.base import Solver
 from privopt.solvers.fields import derived, number
 from privopt.solvers.guarded import guarded
 
@@ -52,11 +53,13 @@ class StreamedDescent(Solver):
     """
 
     name: ClassVar[str] = "streamed-descent"
-    defaults: ClassVar[Defaults] = {"clip": lambda solver, instance: default_clip(instance)}
 
     steps: int = number(50, at_least=1)
     step_size: float = number(1.0, above=0)
     clip: float = derived(above=0)
+
+    def default_clip(self, instance: Instance) -> float:
+        return default_clip(instance)
 
     # --8<-- [start:program]
     def stream(self) -> PrefixSum:

@@ -30,8 +30,7 @@ from privopt.curator.local import LocalCurator
 from privopt.errors import STAYS_CHARGED, DataUnavailable
 from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Weighting
 from privopt.tables import TableError, TabularEncoder, read_target
-from privopt.tables.encoded_records import EncodedRecords
-from privopt.tables.table import Table
+from privopt.tables.table import EncodedRecords, Table
 
 ROWS = 600
 SCHEMA: dict[str, Any] = {

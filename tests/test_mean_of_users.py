@@ -5,7 +5,7 @@ import pytest
 
 import privopt
 from privopt.errors import BudgetExceeded
-from privopt.planning.user_mean import plan_user_mean
+from privopt.mean_of_users import plan_user_mean
 from privopt.public import Public, of_users
 from privopt.status import Status
 

@@ -11,7 +11,7 @@ OPEN_ENDED = {"while_loop", "count", "repeat", "cycle"}  # of jax.lax and iterto
 # docs/sharp-edges.md, "Running time".
 KNOWN = {
     "curator/journal.py": {"_read, add: the journal's own lines, which hold what was released"},
-    "data/block_counts.py": {"successes: noise only, half of what is undecided is decided in a step"},
+    "data/blocks.py": {"successes: noise only, half of what is undecided is decided in a step"},
     "data/participants.py": {
         "_settled: noise only; poisson_positions: noise, and how many units are there, see the documentation"
     },
@@ -19,7 +19,7 @@ KNOWN = {
     "mechanisms/above_threshold.py": {"threshold: the number of tests and a probability, which are public"},
     "mechanisms/exact_gumbel.py": {"fill_gumbel, settled_gumbel: noise only"},
     "mechanisms/exact_noise.py": {"all of them: noise only"},
-    "proofs/certified_minimiser.py": {"certified_minimiser, _model_descent: data, see the documentation"},
+    "proofs/huberised_objective.py": {"certified_minimiser, _model_descent: data, see the documentation"},
     "proofs/huberised_sum.py": {"_pairwise: the number of parts, which is public"},
 }
 

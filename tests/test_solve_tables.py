@@ -28,7 +28,7 @@ from privopt.engine.placement import PlaceName
 from privopt.errors import ArgumentError, ArgumentTypeError
 from privopt.problems.constraints import L1Ball, Simplex
 from privopt.tables import user_keys
-from privopt.tables.encoded_records import EncodedRecords
+from privopt.tables.table import EncodedRecords
 
 BUDGET = Budget(1.0, 1e-6)
 DESCENT: dict[str, Any] = {"budget": BUDGET, "random_state": 1, "solver": "gradient-descent"}

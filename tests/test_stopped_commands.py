@@ -24,7 +24,7 @@ from privopt.curator.local import LocalCurator
 from privopt.estimators import table_source
 from privopt.estimators.synthetic_data import SyntheticData
 from privopt.ledger.account_file import AccountFile
-from privopt.tables.encoded_records import EncodedRecords
+from privopt.tables.table import EncodedRecords
 
 NOTHING = "privopt: stopped. Nothing was spent."
 BUDGET = ("--epsilon", "2", "--delta", "1e-5")

@@ -3,7 +3,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from privopt.attacks.residuals import noise_faults
+from privopt.attacks.optimal import noise_faults
 
 
 def noise(seed, runs=20, releases=30, size=3):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from privopt.attacks.samples import sampled_law
+from privopt.attacks.lockstep import sampled_law
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 

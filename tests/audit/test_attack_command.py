@@ -6,8 +6,7 @@ from tests.attacks.broken import BROKEN, attack_broken
 from tests.attacks.test_residuals import noise
 
 from privopt.attacks.one_run import one_run_attack
-from privopt.attacks.optimal import optimal_attack
-from privopt.attacks.residuals import noise_faults
+from privopt.attacks.optimal import noise_faults, optimal_attack
 from privopt.attacks.subjects import IN_ONE_RUN, SUBJECTS
 from privopt.ledger.amounts import Budget
 

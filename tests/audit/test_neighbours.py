@@ -26,8 +26,7 @@ from privopt.queries.values import called_on_host
 from privopt.testing import search_neighbours
 from privopt.testing.hostile_rows import settings
 from privopt.testing.queries import SLACK
-from privopt.testing.search import ROUND
-from privopt.testing.ways import applies
+from privopt.testing.search import ROUND, applies
 
 ORIGIN = 0.1 * AT
 POINTS = EVERY_QUERY["gradient, squared"]

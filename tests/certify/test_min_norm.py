@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privopt.certify.min_norm import wolfe_min_norm
+from privopt.certify.goldstein_norm import wolfe_min_norm
 
 
 def test_the_reference_cases_come_out():

@@ -12,11 +12,11 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.problems.workload import Workload
 from privopt.synthesis.adaptive_marginals import AdaptiveMarginals
 from privopt.synthesis.base import Synthesizer
-from privopt.synthesis.gaussian_marginals import GaussianMarginals
 from privopt.synthesis.mwem import MWEM
 from privopt.synthesis.pmw import PrivateMultiplicativeWeights
 from privopt.synthesis.query_game import QueryGame
 from privopt.synthesis.query_game_ml import QueryGameML
+from privopt.synthesis.registry import GaussianMarginals
 
 N = 30
 BUDGET = Budget(2.0, 1e-5)

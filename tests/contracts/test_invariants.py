@@ -34,13 +34,12 @@ from privopt.public import Public
 from privopt.result import Status
 from privopt.solve import minimize
 from privopt.solvers import adaptive_gradient_descent
-from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
+from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent, NormTracker
 from privopt.solvers.continuous_spider import ContinuousSpider
 from privopt.solvers.curvature_probe import CurvatureProbe
 from privopt.solvers.dp_spider import DPSpider
 from privopt.solvers.kl_proximal_point import KLProximalPoint
 from privopt.solvers.kl_spider import KLSpider
-from privopt.solvers.norm_tracking import NormTracker
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 
 BUDGET = Budget(1.0, 1e-6)

@@ -42,7 +42,8 @@ from privopt.queries.gradient import ClippedGradient, GradientNorm, record_gradi
 from privopt.queries.gradient_difference import ClippedGradientDifference
 from privopt.queries.mixed_gradient import MixedGradient
 from privopt.queries.top_curvature import TopCurvature
-from privopt.solvers import adaptive_course, adaptive_paper
+from privopt.solvers import adaptive_gradient_descent as adaptive_course
+from privopt.solvers import adaptive_gradient_descent as adaptive_paper
 from privopt.solvers.curvature_probe import CurvatureProbe
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 

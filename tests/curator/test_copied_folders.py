@@ -12,8 +12,7 @@ import pytest
 
 from privopt import Account, Budget, resumable
 from privopt.curator.journal import Journal, Line
-from privopt.curator.resumption import Resumption
-from privopt.curator.run import Run
+from privopt.curator.run import Resumption, Run
 from privopt.data.units import Units
 from privopt.errors import AccountError, DataUnavailable
 from privopt.ledger.claims import CounterInMemory, CounterInPlace

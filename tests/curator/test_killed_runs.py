@@ -23,7 +23,7 @@ COMMON = """
 import os, signal, sys
 import numpy as np
 import privopt
-from privopt.curator.resumption import Resumption
+from privopt.curator.run import Resumption
 folder, budget, table = sys.argv[1:4]
 account = privopt.Account(path=budget)
 if len(sys.argv) > 4:  # killed between the payment and its line

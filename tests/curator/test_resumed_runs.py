@@ -14,7 +14,7 @@ import privopt
 from privopt import Account, Budget, LogisticRegression, PrivateSearchCV, SyntheticData, Table, resumable
 from privopt.curator import cuts
 from privopt.curator.journal import Journal
-from privopt.curator.resumption import Resumption
+from privopt.curator.run import Resumption
 from privopt.data.places import GivenPlaces
 from privopt.data.units import Units
 from privopt.errors import ArgumentError, DataUnavailable

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from privopt.data import block_counts, blocks, places
+from privopt.data import blocks, places
+from privopt.data import blocks as block_counts
 from privopt.data.blocks import block_assignment
 from privopt.data.places import Deal, DealtPlaces, GivenPlaces, Stretch
 from privopt.data.room import MEMORY

@@ -7,8 +7,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from privopt.data.group_values import group_codes
 from privopt.errors import ArgumentError, ArgumentTypeError
+from privopt.estimators.groups import group_codes
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from privopt.data.read_units import ScatteredRows
 from privopt.data.room import MEMORY
-from privopt.data.scattered import ScatteredRows
 
 
 @pytest.mark.parametrize("held", [1, 10_000, 2**24])
 def test_rows_are_where_they_were_put_whatever_is_held_of_them(held, monkeypatch):
-    monkeypatch.setattr("privopt.data.scattered._HELD_BYTES", held)
+    monkeypatch.setattr("privopt.data.read_units._HELD_BYTES", held)
     rng = np.random.default_rng(0)
     places = rng.permutation(5_000)
     rows, marks = rng.normal(size=(4_000, 3)), rng.random(4_000) < 0.5

@@ -10,7 +10,7 @@ import pytest
 from scipy import sparse
 
 from privopt import LogisticRegression
-from privopt.data.sparse_format import checked_csr
+from privopt.data.cells import checked_csr
 from privopt.data.units import Units
 
 D = 5

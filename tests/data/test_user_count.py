@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privopt.data import user_count
 from privopt.data.record_source import ArrayRecords
 from privopt.data.room import MEMORY
-from privopt.data.user_count import COUNTED_BYTES, count_users, digest_runs
 from privopt.data.user_keys import user_codes
 from privopt.engine.placement import Placement
 from privopt.engine.streamed import counted_users
+from privopt.engine.streamed import opening as user_count
+from privopt.engine.streamed.opening import COUNTED_BYTES, count_users, digest_runs
 from privopt.errors import ArgumentError, DataUnavailable
 from privopt.tables.table import Table
 
@@ -35,8 +35,8 @@ def records(keys: list[Any]) -> ArrayRecords:
 def _few_at_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("privopt.data.record_source.BLOCK_RECORDS", 3)
-        for module in ("user_count", "user_runs"):
-            patch.setattr(f"privopt.data.{module}.AT_ONCE", 8)
+        for module in ("engine.streamed.opening", "data.user_runs"):
+            patch.setattr(f"privopt.{module}.AT_ONCE", 8)
         yield
 
 

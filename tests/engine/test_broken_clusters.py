@@ -30,10 +30,13 @@ from tests.support.running_fits import (  # noqa: E402
     still_there,
 )
 
-from privopt.engine.on_ray import cluster, guardian, starting  # noqa: E402
-from privopt.engine.on_ray.cluster import Cluster  # noqa: E402
+from privopt.engine.on_ray import cluster, starting  # noqa: E402
+from privopt.engine.on_ray import cluster as guardian  # noqa: E402
+from privopt.engine.on_ray.cluster import (  # noqa: E402
+    Cluster,
+    Guardian,
+)
 from privopt.engine.on_ray.fleet import Fleet  # noqa: E402
-from privopt.engine.on_ray.guardian import Guardian  # noqa: E402
 from privopt.engine.on_ray.starting import fresh_folder, require_place  # noqa: E402
 from privopt.errors import ArgumentError, DataUnavailable, PrivoptError  # noqa: E402
 from privopt.process import this_process  # noqa: E402

@@ -66,8 +66,15 @@ from privopt.engine.on_ray import engine as engine_module  # noqa: E402
 from privopt.engine.on_ray.cluster import Cluster  # noqa: E402
 from privopt.engine.on_ray.engine import RayEngine, open_on_ray  # noqa: E402
 from privopt.engine.on_ray.layout import cut, lay_out, read_part  # noqa: E402
-from privopt.engine.on_ray.shard import SOURCE, Failure, Preparation, Shard, question_of, total_of  # noqa: E402
-from privopt.engine.on_ray.warming import warm  # noqa: E402
+from privopt.engine.on_ray.shard import (  # noqa: E402
+    SOURCE,
+    Failure,
+    Preparation,
+    Shard,
+    question_of,
+    total_of,
+    warm,
+)
 
 N = 150
 SMALL = 32  # units of a part

@@ -36,7 +36,7 @@ from privopt.queries.local_pass import LocalPass
 from privopt.queries.safeguards import row_form_of
 from privopt.queries.values import ValueSum, called_on_host
 from privopt.testing.hostile_rows import settings
-from privopt.testing.tables import drawn_unit
+from privopt.testing.search import drawn_unit
 
 UNITS, RECORDS = 11, 3  # lengths that no other axis has
 PUBLIC = Public(n=UNITS, d=D, row_bound=ROW_BOUND)
@@ -44,7 +44,7 @@ MEANS = {name: query for name, query in EVERY_QUERY.items() if isinstance(query,
 # Loops that a file holds, and why no record meets another in them.
 LOOPS = {
     "problems/projections.py": "each record's own point; once it has arrived, a step changes nothing of it",
-    "proofs/certified_minimiser.py": "of all data at once, and paid for as such",
+    "proofs/huberised_objective.py": "of all data at once, and paid for as such",
 }
 SPECIAL = {"queries/smoothed_difference.py": "of the distance of two public points"}
 ROOMS = ("certify", "curator", "data", "engine", "mechanisms", "problems", "proofs", "queries")

@@ -160,7 +160,7 @@ def test_every_part_looks_at_the_hash_of_every_record(
     with pytest.raises(DataUnavailable, match="belong to another part"):
         open_streamed(AnotherTime(*arrays), about(), Placement(spool=tmp_path, memory=1))
     monkeypatch.setattr(
-        "privopt.data.user_layout.parts_of_digests", lambda digests, parts: np.arange(len(digests)) % parts
+        "privopt.data.units.parts_of_digests", lambda digests, parts: np.arange(len(digests)) % parts
     )
     with pytest.raises(DataUnavailable, match="belong to another part"):
         Units.from_arrays(arrays[0], groups=arrays[2], row_bound=1.0, max_records_per_user=CAP)

@@ -32,7 +32,7 @@ from tests.support.running_fits import (
 pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
 
-from privopt.engine.on_ray.guardian import Guardian  # noqa: E402
+from privopt.engine.on_ray.cluster import Guardian  # noqa: E402
 from privopt.engine.on_ray.starting import undisturbed  # noqa: E402
 
 

@@ -37,13 +37,12 @@ ray = pytest.importorskip("ray")
 from ray.exceptions import RayError  # noqa: E402
 
 from privopt.engine.on_ray import user_fleet as user_fleet_module  # noqa: E402
-from privopt.engine.on_ray.arrivals import Arrivals, Piece  # noqa: E402
 from privopt.engine.on_ray.engine import open_on_ray  # noqa: E402
 from privopt.engine.on_ray.exchange import LOST, Exchange  # noqa: E402
 from privopt.engine.on_ray.fleet import checked  # noqa: E402
 from privopt.engine.on_ray.layout import cut, lay_out  # noqa: E402
 from privopt.engine.on_ray.shard import SOURCE, Failure, Preparation, question_of, total_of  # noqa: E402
-from privopt.engine.on_ray.user_shard import Owners, UserShard  # noqa: E402
+from privopt.engine.on_ray.user_shard import Arrivals, Owners, Piece, UserShard  # noqa: E402  # noqa: E402
 
 N, D = 150, 4
 USERS = 77  # the public number
@@ -55,7 +54,7 @@ RELATIONS = ("replace-one", "add-or-remove-one")
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("privopt.data.user_parts.MEAN_USERS", 12)
-    monkeypatch.setattr("privopt.engine.on_ray.arrivals._LOOSE", 10)
+    monkeypatch.setattr("privopt.engine.on_ray.user_shard._LOOSE", 10)
     monkeypatch.setattr("privopt.engine.on_ray.shard.warm", lambda *_: None)
     with double_precision():
         yield

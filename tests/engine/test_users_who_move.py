@@ -92,7 +92,7 @@ def test_a_user_spread_over_parts_would_move_a_sum_too_far(monkeypatch):
     """What the check of every record's hash is there for, seen without it: one user who counts as several."""
     monkeypatch.setattr("privopt.data.user_parts.require_own", lambda *_: None)
     monkeypatch.setattr(
-        "privopt.data.user_layout.parts_of_digests", lambda digests, parts: np.arange(len(digests)) % parts
+        "privopt.data.units.parts_of_digests", lambda digests, parts: np.arange(len(digests)) % parts
     )
     rows = np.zeros((40, D))
     query = ClippedGradient(loss=losses.squared, at=np.zeros(D), clip=1.0)

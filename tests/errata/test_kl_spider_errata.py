@@ -20,9 +20,7 @@ from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import EveryUnit
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning import kl_paper_phases
 from privopt.planning.kl_phases import PhasePlanner
-from privopt.planning.kl_spider import planner as planner_of
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.growth import KL
@@ -30,6 +28,7 @@ from privopt.problems.problem import Problem
 from privopt.queries.base import query
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.gradient_difference import ClippedGradientDifference
+from privopt.solvers import kl_spider as kl_paper_phases
 from privopt.solvers.kl_spider import KLSpider
 
 N, CLIP, CURVATURE, LONG = 40, 1.0, 1.0, 50.0
@@ -202,7 +201,7 @@ def test_a_phase_of_whole_steps_buys_one_difference_less_and_the_next_begins_whe
     )
     audit = audit_of({"plan": Gaussian(1e-3).event()})
     solver.solve(audit, Problem(LOSS))
-    planner, gap = planner_of(solver, Problem(LOSS), audit.public)
+    planner, gap = solver.phase_planner(Problem(LOSS), audit.public)
     phases, _ = planner.first_plan(gap, 0.5e6)
     names = [name for name, _ in audit.moves]
     assert len(phases) > 1

@@ -9,7 +9,7 @@ from tests.tables.toy_tables import SCHEMA, write_forms
 from privopt import Account, LogisticRegression, PrivateSearchCV, Table
 from privopt.data.record_source import RecordSource
 from privopt.errors import ArgumentError
-from privopt.tables.encoded_records import EncodedRecords
+from privopt.tables.table import EncodedRecords
 
 MANY: dict[str, Any] = {
     "epsilon": 1.0,

@@ -26,8 +26,8 @@ from privopt.result import Outcome
 from privopt.status import Status
 from privopt.synthesis.adaptive_marginals import AdaptiveMarginals
 from privopt.synthesis.finishing import Finishing
-from privopt.synthesis.gaussian_marginals import GaussianMarginals
 from privopt.synthesis.histogram import Histogram
+from privopt.synthesis.registry import GaussianMarginals
 from privopt.tables import Schema, TableError
 from privopt.tables.coding import TableCoding
 from privopt.tables.table import Table

@@ -18,7 +18,7 @@ from privopt.engine.reference import ReferenceEngine
 from privopt.errors import ArgumentError
 from privopt.flower import InProcessGrid, UserStrategy, client_app
 from privopt.flower.messages import Settings
-from privopt.flower.nodes import Nodes
+from privopt.flower.strategy import Nodes
 from privopt.ledger.sampling import EveryUnit, Poisson
 from privopt.precision import double_precision
 from privopt.problems import losses
@@ -352,8 +352,7 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.now = 0.0
-        for module in (flower.strategy, flower.nodes):
-            monkeypatch.setattr(module, "time", self)
+        monkeypatch.setattr(flower.strategy, "time", self)
 
     def monotonic(self):
         return self.now

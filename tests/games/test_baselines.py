@@ -10,7 +10,7 @@ from privopt.curator.local import LocalCurator
 from privopt.games.best_response import BestResponse
 from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
 from privopt.games.noisy_extragradient import NoisyExtragradient
-from privopt.games.noisy_matrix import NoisyMatrix
+from privopt.games.noisy_matrix import NoisyMatrix, equilibrium
 from privopt.games.registry import GAME_SOLVERS, choose_game
 from privopt.games.saddle_gradient_descent import SaddleGradientDescent
 from privopt.games.saddle_mirror_descent import SaddleMirrorDescent
@@ -21,7 +21,6 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.task import Task
 from privopt.precision import double_precision
 from privopt.problems.constraints import Box, L1Ball, Simplex
-from privopt.problems.matrix_games import equilibrium
 from privopt.problems.vertices import set_of, vertices_of
 from privopt.public import Public, Relation
 from privopt.queries.payoff_means import PayoffMeans

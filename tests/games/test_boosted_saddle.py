@@ -8,7 +8,7 @@ from tests.support.bent_game import BENT, bent_payoff
 
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
-from privopt.games.boosted_saddle import BoostedSaddle
+from privopt.games.boosted_saddle import BoostedSaddle, constraint_of, one_sided
 from privopt.games.sampled_dual_averaging import SampledDualAveraging
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
@@ -16,12 +16,10 @@ from privopt.ledger.events import Parallel
 from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning import boosted_saddle as planning
 from privopt.planning.task import Task
 from privopt.precision import double_precision
 from privopt.problems.constraints import L1Ball, Simplex
 from privopt.problems.gaps import nonprivate_gap
-from privopt.problems.one_sided import constraint_of, one_sided
 from privopt.problems.saddle import BilinearGame, SaddleProblem
 from privopt.problems.vertices import ListedVertices, vertices_of
 from privopt.public import Public, Relation
@@ -41,7 +39,7 @@ def test_candidates_and_answers_follow_from_the_failure_probability():
 
 def test_linear_players_need_no_answers_and_leave_more_units_to_the_runs():
     parts = {
-        game: planning.division(BoostedSaddle(), game.players.values(), 60_000)
+        game: BoostedSaddle().division(game.players.values(), 60_000)
         for game in (
             MATRIX,
             CURVED,
@@ -67,7 +65,7 @@ def test_linear_players_need_no_answers_and_leave_more_units_to_the_runs():
     ],
 )
 def test_payoffs_are_clipped_to_half_their_range(game, clip):
-    assert planning.default_payoff_clip(None, Task(game, Public(n=100, d=4), BUDGET)) == pytest.approx(clip)
+    assert (None).default_payoff_clip(Task(game, Public(n=100, d=4), BUDGET)) == pytest.approx(clip)
 
 
 def test_the_choice_has_the_reference_probabilities():

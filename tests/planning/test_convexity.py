@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from privopt.planning.convexity import looks_convex, shares_corners
 from privopt.problems import losses
 from privopt.problems.losses import RecordLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public
+from privopt.solvers.registry import looks_convex, shares_corners
 
 PUBLIC = Public(n=1_000, d=5, row_bound=2.0)
 

@@ -16,12 +16,11 @@ from privopt.planning.improvement_share import Evidence, improvement_share
 from privopt.planning.instance import Instance
 from privopt.planning.plan import IMPROVEMENT_ENDS, IMPROVEMENT_SHARE
 from privopt.planning.whitening import SHARE, WhiteningRule
-from privopt.planning.whitening_forecast import FITTED, fitted
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
 from privopt.public import Public
-from privopt.solvers.whitening import Whitening
+from privopt.solvers.whitening import FITTED, Whitening, fitted
 
 D, N = 12, 20_000
 PROBLEM = Problem(losses.logistic, Ridge(1e-5, (1.0,) * (D - 1) + (0.0,)), constant=D - 1)

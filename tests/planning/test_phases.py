@@ -7,13 +7,14 @@ import pytest
 
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
-from privopt.planning import phased_accelerated_erm, phased_group_sgd, phases
+from privopt.planning import phased_accelerated_erm, phases
 from privopt.planning.instance import Instance
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser, Ridge
 from privopt.public import Public, Relation
 from privopt.solve import minimize
+from privopt.solvers import phased_group_sgd
 from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
 from privopt.solvers.phased_group_sgd import PhasedGroupSGD
 from privopt.solvers.registry import choose

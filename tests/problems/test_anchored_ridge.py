@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from privopt.planning.coordinates import AnchoredRidge
 from privopt.precision import double_precision
-from privopt.problems.anchored_ridge import AnchoredRidge
 from privopt.problems.mapped_ridge import MappedRidge
 
 

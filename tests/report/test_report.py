@@ -19,11 +19,16 @@ from privopt.public import Relation
 from privopt.report.explain import price, utility_assumptions
 from privopt.report.figures import schedule_figure
 from privopt.report.model import MOST_ROWS, ModelSummary
-from privopt.report.page import _release_row, combined_html, combined_json, joint_price, save_combined
+from privopt.report.page import (
+    _release_row,
+    combined_html,
+    combined_json,
+    joint_price,
+    save_combined,
+    technical,
+)
 from privopt.report.releases import MOST_SCHEDULE_POINTS, group_releases
-from privopt.report.report import PrivacyReport
-from privopt.report.technical import technical
-from privopt.report.terminal import TERMINAL_WIDTH
+from privopt.report.report import TERMINAL_WIDTH, PrivacyReport
 
 VOID = {"meta", "br", "hr", "img", "input", "link", "path", "use", "rect", "circle", "line"}
 gaussian, sampled = functools.cache(samples.gaussian_report), functools.cache(samples.sampled_report)

@@ -15,9 +15,8 @@ from privopt.report.formats import FORMAT_VERSION, READ_VERSIONS
 from privopt.report.page import combined_json
 from privopt.report.report import PrivacyReport
 from privopt.untrusted import parse_json
-from privopt.verification.shape import REPORT
 from privopt.verification.tree import LEAVES
-from privopt.verification.verdict import FORMATS, Finding, verdicts_on
+from privopt.verification.verdict import FORMATS, REPORT, Finding, verdicts_on
 
 MAKERS = [
     samples.gaussian_report,

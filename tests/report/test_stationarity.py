@@ -9,9 +9,8 @@ from tests.support import report_samples as samples
 from privopt.planning.goldstein_certificate import Certified, free_findings, released_findings
 from privopt.planning.plan import Finding, Plan
 from privopt.report import explain, stationarity, words
-from privopt.report.report import PrivacyReport
-from privopt.report.technical import technical
-from privopt.report.terminal import rows
+from privopt.report.page import technical
+from privopt.report.report import PrivacyReport, rows
 
 ABOUT = Certified(point=np.zeros(2), points=np.array([[0.3, 0.4], [0.0, 0.1]]), clip=0.7)
 DECLARED = ("Values of the black box 'policy' lie between 0 and 12.",)

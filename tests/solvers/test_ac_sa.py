@@ -10,7 +10,7 @@ from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1
-from privopt.solvers.ac_sa import ACSAState, ac_sa_step, gradient_point
+from privopt.solvers.phased_accelerated_erm import ACSAState, ac_sa_step, gradient_point
 
 CURVATURES, LINEAR = np.array([1.0, 0.3, 0.05]), np.array([1.0, -1.0, 0.5])
 PLAIN = Problem(losses.squared)

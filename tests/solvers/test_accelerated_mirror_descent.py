@@ -20,7 +20,6 @@ from privopt.curator.replay import Replay
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning import accelerated_mirror_descent as planning
 from privopt.planning import mirror_geometry
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
@@ -31,6 +30,7 @@ from privopt.problems.regularisers import L1, Ridge
 from privopt.public import Public
 from privopt.solve import minimize
 from privopt.solvers import accelerated_mirror_descent as module
+from privopt.solvers import accelerated_mirror_descent as planning
 from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
 
 FOUR = AcceleratedMirrorDescent(steps=4, step_smoothness=2.0, clip=1.0, noise_multiplier=0.4)
@@ -167,7 +167,7 @@ def bound(steps, problem, public):
 def test_the_bound_of_the_l2_ball_is_flat_beyond_the_least_number_of_steps():
     public = Public(n=20_000, d=100)
     problem = Problem(losses.logistic, constraint=L2Ball(10.0))
-    least = planning.least_steps(AcceleratedMirrorDescent(clip=0.5), Instance(problem, public, BUDGET))
+    least = AcceleratedMirrorDescent(clip=0.5).least_steps(Instance(problem, public, BUDGET))
     assert 30 < least < 300
     at_least = bound(math.ceil(least), problem, public)
     for factor in (1.5, 4, 20):

@@ -14,14 +14,13 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.events import NonPrivateEvent
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.vertex_sampler import VertexSampler
-from privopt.planning.anytime_mirror_descent import longest_step, schedule, step_of
 from privopt.planning.instance import Instance
 from privopt.problems import losses
 from privopt.problems.constraints import L1Ball, L2Ball
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.solve import minimize
-from privopt.solvers.anytime_mirror_descent import AnytimeMirrorDescent
+from privopt.solvers.anytime_mirror_descent import AnytimeMirrorDescent, schedule
 
 BALL = Problem(losses.logistic, constraint=L1Ball(2.0))
 BUDGET = Budget(1.0, 1e-6)
@@ -61,7 +60,7 @@ def test_reference_value_of_the_means():
     solver = OfMeans(steps=6, interval=2, draws=1, clip=clip, noise_multiplier=1.0)
     solver = solver.filled(Instance(BALL, units.public, BUDGET))
     # tau = 1/2 times slopes along vertices of radius 2, of half-range 2 * clip
-    multiplier = step_of(solver, units.public, 0.5) / (0.5 * 2.0 * clip)
+    multiplier = solver.step_of(units.public, 0.5) / (0.5 * 2.0 * clip)
     solver = replace(solver, noise_multiplier=multiplier)
     free = Budget(math.inf, 1e-6)
     ledger = Ledger(free, "replace-one", plan=solver.event(units.public))
@@ -102,9 +101,9 @@ def test_theory_s_settings_and_its_cap():
     assert first.draws == round(first.steps / logarithm)
     for solver, budget in ((second, BUDGET), (first, BUDGET)):
         plan = solver.plan(Instance(BALL, PUBLIC, budget))
-        step = step_of(solver, PUBLIC, 0.5 / solver.noise_multiplier**2)
-        assert step <= longest_step(solver) * (1.0 + 1e-9)
-        capped = step > longest_step(solver) * (1.0 - 1e-6)
+        step = solver.step_of(PUBLIC, 0.5 / solver.noise_multiplier**2)
+        assert step <= solver.longest_by_theory() * (1.0 + 1e-9)
+        capped = step > solver.longest_by_theory() * (1.0 - 1e-6)
         assert any("is not spent" in note for note in plan.notices) == capped
         assert (plan.epsilon >= 0.999 * budget.epsilon) == (not capped)
         assert plan.epsilon <= budget.epsilon

@@ -9,12 +9,12 @@ import pytest
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import BoundedRangeEvent, GaussianEvent
-from privopt.planning import clip_choice as planning
 from privopt.planning.instance import Instance
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.solve import minimize, plan
+from privopt.solvers import clip_choice as planning
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
 from privopt.solvers.clip_choice import PrivateClip
 from privopt.solvers.curvature_probe import CurvatureProbe
@@ -125,7 +125,7 @@ def test_without_noise_nothing_is_clipped():
 
 
 def test_lengths_span_four_and_a_half_powers_of_ten():
-    lengths = planning.lengths(32.0)
+    lengths = planning.candidate_lengths(32.0)
     assert len(lengths) == 31
     assert lengths[0] == 32.0
     assert lengths[-1] == pytest.approx(32.0 * 2.0**-15)

@@ -14,7 +14,6 @@ from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.continuous_spider import facts
 from privopt.planning.gradient_certificate import EstimateError
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
@@ -299,7 +298,7 @@ def test_the_horizon_of_the_paper_example():
     """distance / (2 sqrt(d) s) for rho = rho(1, 1e-6): 7485.24975036 at distance 20 and clip 1."""
     instance = Instance(LOGISTIC, PUBLIC, Budget(1.0, 1e-6))
     solver = ContinuousSpider(clip=1.0, distance=20.0, momentum=0.0).filled(instance)
-    np.testing.assert_allclose(facts(solver, instance).horizon, 7485.24975036, rtol=1e-6)
+    np.testing.assert_allclose(solver.facts(instance).horizon, 7485.24975036, rtol=1e-6)
     assert solver.steps == 1000  # ceil(h / eta) = 1872 is more than the most
 
 

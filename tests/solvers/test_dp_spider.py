@@ -12,7 +12,6 @@ from privopt.curator.dry_run import DryRun
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import leaf_counts
 from privopt.ledger.gaussian_dp import gaussian_mu
-from privopt.planning.dp_spider import gradient_norm_bound, planned_schedule
 from privopt.planning.instance import Instance
 from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
@@ -20,7 +19,7 @@ from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.result import Status
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
-from privopt.solvers.dp_spider import DPSpider
+from privopt.solvers.dp_spider import DPSpider, planned_schedule
 
 RHO = gaussian_mu(1.0, 1e-6) ** 2 / 2
 PUBLIC = Public(n=20_000, d=10)
@@ -57,12 +56,12 @@ def test_the_planned_schedule_makes_the_gradient_as_small_as_the_theorem_says():
     instance = Instance(problem, PUBLIC, Budget(1.0, 1e-6))
     solver = DPSpider(clip=1.0, gap=0.7).configure(instance)
     assert (solver.steps, solver.period) == (3802, 147)
-    bound = gradient_norm_bound(solver, instance)
+    bound = solver.gradient_norm_bound(instance)
     assert bound == pytest.approx(math.sqrt(6 * 0.25 * 0.7 / 3802), rel=0.02)
     assert solver.forecast(instance).indicators["gradient_norm"].value == bound
     assert not solver.forecast(instance).notices
     restless = replace(solver, period=solver.steps)
-    assert gradient_norm_bound(restless, instance) is None
+    assert restless.gradient_norm_bound(instance) is None
     assert "build up" in restless.forecast(instance).notices[0]
 
 

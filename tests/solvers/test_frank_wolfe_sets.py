@@ -13,7 +13,6 @@ from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import BoundedRangeEvent, GaussianEvent, leaf_counts
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning import frank_wolfe as planning
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
@@ -22,6 +21,7 @@ from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
 from privopt.public import Public
 from privopt.solve import minimize
+from privopt.solvers import frank_wolfe as planning
 from privopt.solvers.frank_wolfe import FrankWolfe
 
 BUDGET = Budget(1.0, 1e-6)

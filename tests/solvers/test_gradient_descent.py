@@ -22,11 +22,9 @@ from privopt.ledger.events import Repeated, Sequence, leaf_counts
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning import gradient_descent as planning
 from privopt.planning.averaging import mixing_ratios
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.descent_theory import SmoothObjective, budget_shares
-from privopt.planning.gradient_descent import ShownCurvature, objective_facts, still_grows
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
@@ -36,8 +34,15 @@ from privopt.public import Public, Relation
 from privopt.queries.second_moment import unpack
 from privopt.result import Status
 from privopt.solve import minimize, plan
-from privopt.solvers.flattest import WINDOW, flattest
-from privopt.solvers.gradient_descent import GradientDescent
+from privopt.solvers import gradient_descent as planning
+from privopt.solvers.gradient_descent import (
+    WINDOW,
+    GradientDescent,
+    ShownCurvature,
+    flattest,
+    objective_facts,
+    still_grows,
+)
 from privopt.solvers.whitening import Whitening
 
 CLOSE = {"rtol": 0, "atol": 2e-9}

@@ -14,7 +14,6 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.events import leaf_counts
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.planning.instance import Instance
-from privopt.planning.posterior_descent import LEAST_GAIN, evidence, ridge_of
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem
@@ -22,7 +21,7 @@ from privopt.problems.regularisers import Ridge
 from privopt.public import Public
 from privopt.queries.second_moment import pack, unpack
 from privopt.solve import minimize, plan
-from privopt.solvers.posterior_descent import PosteriorDescent
+from privopt.solvers.posterior_descent import LEAST_GAIN, PosteriorDescent, evidence, ridge_of
 from privopt.solvers.whitening import Whitening
 from privopt.status import Status
 

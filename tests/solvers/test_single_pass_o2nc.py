@@ -23,7 +23,6 @@ from privopt.ledger.gaussian_dp import gaussian_epsilon
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.correlated_noise import prefix_noise
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning import single_pass_o2nc as planning
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems.black_box import BlackBox
@@ -105,7 +104,7 @@ def sums_of(result):
 def test_the_reference_run_without_noise(count, steps, expected):
     units = units_of(count)
     solver = configured(units, noise_multiplier=0.0, steps=steps)
-    assert planning.batches(solver, count)[:4] == [8, 4, 4, 4]
+    assert solver.batches(count)[:4] == [8, 4, 4, 4]
     np.testing.assert_allclose(run(solver, units, FormulaNoise(silence)).params, expected, **CLOSE)
 
 
@@ -124,7 +123,7 @@ def test_the_reference_run_with_noise_on_every_sum(count, steps, expected):
     on_sums = 0.05 * np.cos(t + 2 * j)
     on_items = on_sums - np.where((t - 1) % 4 == 0, 0.0, np.roll(on_sums, 1, axis=0))
     clips = np.where(np.arange(steps) % 4 == 0, 1.0, 2.0)  # a change is at most 2 C long here
-    scales = 3.0 * 2.0 * clips / planning.batches(solver, count)
+    scales = 3.0 * 2.0 * clips / solver.batches(count)
     draws = solver.stream(count, 3).strategy.dense() @ (on_items / scales[:, None])
     result = run(solver, units, FormulaNoise(lambda k, shape: draws[k]))
     np.testing.assert_allclose(result.params, expected, **CLOSE)
@@ -166,14 +165,14 @@ def test_the_noise_of_a_period_is_the_one_of_the_block_strategy():
     expected = [0.04, 0.0420410519, 0.0425360148, 0.0428119168, 0.0430024739, 0.0431478004, 0.0432651570]
     units = units_of()
     solver = configured(units, period=8, strategy="blocks", noise_multiplier=2.0, share=0.5)
-    one = planning.period_strategy(solver, 40, 3, 8)
+    one = solver.period_strategy(40, 3, 8)
     found = 2.0 * prefix_noise(one, np.append(0.02, np.full(7, 0.005)))
     assert found[0] == pytest.approx(0.04, abs=1e-12)
     assert np.all(found[1:7] <= np.array(expected[1:]) + 1e-10)
     assert np.all(found[1:7] >= np.array(expected[1:]) - 5e-4)
     best = configured(units, period=8, share=0.5)
-    weights = planning.relative_sensitivities(best, 40, 3, 8)
-    optimum = prefix_noise(planning.period_strategy(best, 40, 3, 8), weights)
+    weights = best.relative_sensitivities(40, 3, 8)
+    optimum = prefix_noise(best.period_strategy(40, 3, 8), weights)
     assert np.mean(optimum**2) < np.mean(prefix_noise(one, weights) ** 2)
 
 
@@ -211,7 +210,7 @@ def test_changes_are_clipped_by_the_distance_that_was_released():
     solver = configured(units, slope_clip=1.5)
     sums = sums_of(run(solver, units))
     sensitivities = np.array([float(entry.sensitivity[0]) for entry in sums])
-    sizes = planning.batches(solver, 40)
+    sizes = solver.batches(40)
     longest = 2.0 * 1.5 * 0.05 / sizes[1]
     later = np.arange(8) % 4 != 0
     assert np.all(sensitivities[later] <= longest * (1 + 1e-9))
@@ -270,7 +269,7 @@ def test_few_units_are_shared_among_few_steps(count, reduced):
     units = units_of(count)
     solver = SinglePassO2NC(variance_reduction=reduced, period=4 if reduced else None)
     solver = solver.filled(Instance(PROBLEM, units.public, BUDGET))
-    sizes = planning.batches(solver, count)
+    sizes = solver.batches(count)
     assert min(sizes, default=2) >= 2
     assert sum(sizes) <= count
 

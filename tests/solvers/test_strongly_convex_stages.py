@@ -12,7 +12,6 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Parallel
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning import strongly_convex_stages as planning
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
@@ -56,7 +55,7 @@ def test_many_records_a_user_make_the_expected_error_smaller():
     users = Public(n=7000, d=3, **of_users(100, "user", 100.0))
     solver = StronglyConvexStages(distance=1e4)
     few, many = (
-        planning.stages(solver, Instance(PROBLEM, public, BUDGET)) for public in (Public(n=7000, d=3), users)
+        solver.planned_stages(Instance(PROBLEM, public, BUDGET)) for public in (Public(n=7000, d=3), users)
     )
     assert many[0].error == pytest.approx(few[0].error / 10.0)
 

@@ -21,7 +21,6 @@ from privopt.ledger.sampling import EveryUnit, Poisson
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.instance import Instance
-from privopt.planning.svrg import instability
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, Ridge
@@ -349,7 +348,7 @@ def configured(n, **settings):
     problem, budget = Problem(losses.logistic, Ridge(0.01)), Budget(1.0, 1e-5)
     instance = Instance(problem, public(n), budget)
     solver = SVRG(**settings).configure(instance)
-    return solver, instability(solver, instance), solver.forecast(instance).notices
+    return solver, solver.instability(instance), solver.forecast(instance).notices
 
 
 def test_with_enough_units_nothing_is_lowered():

@@ -18,7 +18,6 @@ from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.instance import Instance
-from privopt.planning.user_federated_averaging import wins
 from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
 from privopt.problems.problem import Problem
@@ -26,7 +25,7 @@ from privopt.problems.regularisers import Ridge
 from privopt.public import Public, of_users
 from privopt.queries.held_mean import HeldMean
 from privopt.queries.local_pass import visiting_order
-from privopt.solvers.user_federated_averaging import UserFederatedAveraging
+from privopt.solvers.user_federated_averaging import UserFederatedAveraging, wins
 from privopt.status import Status
 
 NO_PRIVACY = Budget(math.inf, 0.0)

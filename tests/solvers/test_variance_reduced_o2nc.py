@@ -21,7 +21,6 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_epsilon
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning import variance_reduced_o2nc as planning
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.solvers.variance_reduced_o2nc import VarianceReducedO2NC
@@ -94,7 +93,7 @@ def test_the_reference_run():
     np.testing.assert_allclose(np.linalg.norm(gradients, axis=1), [0.1639073887, 0.1533911545], **CLOSE)
     units = units_of()
     solver = configured(units)
-    first, later = planning.multipliers(solver)
+    first, later = solver.multipliers()
     scales = np.where(np.arange(6) % 3 == 0, first, later) * sensitivities
     noise = FormulaNoise(lambda k, shape: wanted[k] / scales[k])
     result = run(solver, units, noise)
@@ -107,9 +106,9 @@ def test_the_reference_run():
 @pytest.mark.parametrize(("steps", "period"), [(6, 3), (7, 2), (4, 1), (3, 8), (0, 2)])
 def test_the_multipliers_spend_the_whole_of_mu(steps, period):
     solver = configured(units_of(), steps=steps, period=period, window=1, noise_multiplier=2.5)
-    gradients, changes = planning.counts(solver)
+    gradients, changes = solver.counts()
     assert (gradients, changes) == (math.ceil(steps / period), steps - math.ceil(steps / period))
-    first, later = planning.multipliers(solver)
+    first, later = solver.multipliers()
     if steps:
         squares = gradients / first**2 + (changes / later**2 if changes else 0.0)
         assert squares == pytest.approx(1 / 2.5**2, rel=1e-12)

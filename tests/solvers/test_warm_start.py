@@ -17,7 +17,6 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.events import BoundedRangeEvent
 from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.exponential import ExponentialMechanism
-from privopt.planning import warm_start as planning
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
@@ -26,6 +25,7 @@ from privopt.problems.problem import Problem
 from privopt.public import Public, Relation
 from privopt.queries.candidate_values import CandidateValues
 from privopt.solve import minimize, plan
+from privopt.solvers import warm_start as planning
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.warm_start import WarmStart
 
@@ -97,8 +97,8 @@ def test_a_black_box_brings_its_range():
     box = BlackBox(lambda params, features, target: 0.5, value_range=(-1.0, 2.0), scale=3.0)
     problem = Problem.of_values(box, np.zeros(2))
     instance = Instance(problem, Public(n=100, d=2), BUDGET)
-    assert planning.end(WarmStart(), instance, "low") == -1.0
-    assert planning.end(WarmStart(), instance, "high") == 2.0
+    assert WarmStart().end(instance, "low") == -1.0
+    assert WarmStart().end(instance, "high") == 2.0
 
 
 def test_candidates_are_spread_over_the_box_and_hold_the_start():

@@ -16,8 +16,8 @@ from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning import rescaling
-from privopt.planning.bounds import accelerated_bound, balanced_steps
 from privopt.planning.coordinates import RowSpectrum
+from privopt.planning.descent_defaults import accelerated_bound, balanced_steps
 from privopt.planning.instance import Instance
 from privopt.planning.user_whitening import UserWhiteningRule
 from privopt.planning.whitening import LONGEST, WhiteningRule, default_ridge, denoised, signal_ridge

@@ -17,8 +17,8 @@ from privopt.problems.workload import Workload
 from privopt.public import Public, Relation
 from privopt.synthesis.adaptive_marginals import AdaptiveMarginals
 from privopt.synthesis.finishing import ERROR, ERROR_NOISE, Finishing
-from privopt.synthesis.gaussian_marginals import GaussianMarginals
 from privopt.synthesis.mwem import MWEM
+from privopt.synthesis.registry import GaussianMarginals
 
 LEVELS, N = (3, 2, 4), 300
 BUDGET = Budget(1.0, 1e-6)

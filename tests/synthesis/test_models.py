@@ -4,11 +4,17 @@ import numpy as np
 import pytest
 
 from privopt.problems.workload import Workload
+from privopt.synthesis.adaptive_marginals import (
+    Logits,
+    Measured,
+    MixtureFit,
+    ProductMixture,
+    first_logits,
+    nearest_shares,
+)
 from privopt.synthesis.histogram import Histogram
 from privopt.synthesis.marginal_map import AnswerMap
 from privopt.synthesis.mirror_fit import Draws, LeastSquares, Likelihood, MirrorFit
-from privopt.synthesis.mixture_fit import Logits, Measured, MixtureFit, first_logits, nearest_shares
-from privopt.synthesis.product_mixture import ProductMixture
 from privopt.synthesis.rounding import systematic_counts
 
 LEVELS = (3, 4, 2, 5)
@@ -89,7 +95,7 @@ def test_a_mixture_has_the_marginals_of_its_joint_table():
 
 
 def test_the_slopes_of_a_fit_are_those_of_finite_differences():
-    from privopt.synthesis.mixture_fit import _slopes
+    from privopt.synthesis.adaptive_marginals import _slopes
 
     logits, _ = mixture()
     rng = np.random.default_rng(4)

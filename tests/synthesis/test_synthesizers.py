@@ -18,13 +18,11 @@ from privopt.problems.workload import Workload
 from privopt.public import Public, Relation
 from privopt.status import Status
 from privopt.synthesis.adaptive_marginals import AdaptiveMarginals
-from privopt.synthesis.best_response import best_record
-from privopt.synthesis.gaussian_marginals import GaussianMarginals
 from privopt.synthesis.mwem import MWEM
 from privopt.synthesis.pmw import PrivateMultiplicativeWeights
-from privopt.synthesis.query_game import QueryGame
+from privopt.synthesis.query_game import QueryGame, best_record
 from privopt.synthesis.query_game_ml import QueryGameML
-from privopt.synthesis.registry import automatic_synthesizer, choose_synthesizer
+from privopt.synthesis.registry import GaussianMarginals, automatic_synthesizer, choose_synthesizer
 from privopt.synthesis.totals import total_weight
 
 N, WIDTH = 20_000, 8

@@ -18,7 +18,7 @@ from tests.tables.toy_tables import SCHEMA, toy_table, write_forms
 from privopt import Account, LogisticRegression, PrivateSearchCV, Table
 from privopt.errors import ArgumentError, ArgumentTypeError, DataUnavailable, PrivoptError
 from privopt.tables import TableError, places, text_blocks, unpacking
-from privopt.tables.encoded_records import EncodedRecords
+from privopt.tables.table import EncodedRecords
 
 
 @pytest.fixture

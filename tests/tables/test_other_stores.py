@@ -21,7 +21,7 @@ from tests.tables.toy_tables import ROWS, SCHEMA, toy_table, write_forms
 from privopt import LogisticRegression, Table
 from privopt.errors import DataUnavailable
 from privopt.tables import TableError
-from privopt.tables.encoded_records import EncodedRecords
+from privopt.tables.table import EncodedRecords
 
 pytestmark = [
     pytest.mark.audit,

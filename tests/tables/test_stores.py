@@ -15,8 +15,8 @@ from privopt import Account, LogisticRegression, Table
 from privopt.cli import app
 from privopt.errors import DataUnavailable
 from privopt.tables import TableError, places
-from privopt.tables.encoded_records import EncodedRecords
 from privopt.tables.places import Place, StoredFile, located, shown_name
+from privopt.tables.table import EncodedRecords
 
 SPENT = ("--epsilon", "1", "--delta", "1e-5", "--solver", "gradient-descent")
 

@@ -46,9 +46,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 1000)
-    monkeypatch.setattr("privopt.tables.encoded_records.MOST_BLOCK", 64)
     monkeypatch.setattr("privopt.tables.table.MOST_BLOCK", 64)
-    monkeypatch.setattr("privopt.tables.encoded_records.LEAST_BLOCK", 64)
+    monkeypatch.setattr("privopt.tables.table.MOST_BLOCK", 64)
+    monkeypatch.setattr("privopt.tables.table.LEAST_BLOCK", 64)
 
 
 def together(blocks: Any) -> RecordBlock:

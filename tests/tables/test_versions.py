@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
-from privopt.tables import versions
+from privopt.tables import places as versions
 
 
 class Bucket:

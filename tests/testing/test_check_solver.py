@@ -33,7 +33,6 @@ class Descent(Solver):
     """
 
     name: ClassVar[str] = "descent"
-    defaults: ClassVar = {}
 
     steps: int = number(4, at_least=0)
     clip: float = number(0.4, above=0)

@@ -11,8 +11,8 @@ from privopt.problems.workload import Workload
 from privopt.queries.base import query
 from privopt.queries.marginals import MarginalMeans
 from privopt.status import Status
-from privopt.synthesis.gaussian_marginals import GaussianMarginals
 from privopt.synthesis.histogram import Histogram
+from privopt.synthesis.registry import GaussianMarginals
 from privopt.testing import ContractViolation, Rule, check_synthesizer
 
 

@@ -13,8 +13,7 @@ from privopt.queries.gradient import ClippedGradient
 from privopt.queries.holdout_scores import Accuracy, HoldoutScores
 from privopt.queries.minimiser import DescentEnd
 from privopt.testing import ContractViolation, search_neighbours
-from privopt.testing.search import ROUND
-from privopt.testing.ways import WAYS
+from privopt.testing.search import ROUND, WAYS
 
 AT = np.array([0.3, -0.2, 0.5])
 GRADIENT = ClippedGradient(loss=losses.squared, at=AT, clip=0.4)

@@ -7,7 +7,7 @@ import json
 import pytest
 from tests.support import report_samples as samples
 
-from privopt.curator.interrupted import unanswered
+from privopt.curator.streams import unanswered
 from privopt.curator.transcript import Transcript
 from privopt.ledger.events import GaussianEvent
 from privopt.ledger.sampling import EveryUnit

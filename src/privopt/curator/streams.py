@@ -3,7 +3,7 @@
 import abc
 import contextlib
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,9 +14,9 @@ from privopt.curator import loops
 from privopt.curator.entries import Entered
 from privopt.curator.feeds import Feed
 from privopt.curator.handles import OpenStream, Stream, StreamRequest
-from privopt.curator.interrupted import answering, unanswered
-from privopt.curator.transcript import FilterMark, Transcript
+from privopt.curator.transcript import FilterMark, Release, Transcript
 from privopt.data.blocks import Lineage
+from privopt.errors import add_note
 from privopt.ledger.events import Event, NoEvent, NonPrivateEvent
 from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import EveryUnit, Sampling
@@ -249,3 +249,56 @@ class StreamKeeper(abc.ABC):
     @abc.abstractmethod
     def _observe(self, name: str, count: int) -> None:
         """Tell the observer, if there is one."""
+
+
+# ---- What is kept of a release that was paid for and whose answer never arrived ----------------------------
+def unanswered(
+    name: str,
+    mechanism: object,
+    event: Event,
+    sampling: Sampling,
+    count: int,
+    *,
+    lineage: Lineage,
+    under: FilterMark | None,
+) -> Release:
+    """A line for releases that were paid for, without values: sensitivities and scales are not a number."""
+    return Release(
+        name=name,
+        event=event,
+        count=count,
+        sensitivity=np.full(count, np.nan),
+        noise=repr(mechanism),
+        scale=None,
+        sampling=sampling,
+        released=None,
+        lineage=lineage,
+        under=under,
+    )
+
+
+@contextlib.contextmanager
+def answering(transcript: Transcript, lines: Callable[[], Sequence[Release]]) -> Generator[None]:
+    """Write these lines if what is paid for is interrupted, by whatever exception, and say in it what was paid.
+
+    Privacy:
+        Whoever catches the exception and goes on may have seen the data's effect: how far it came, how long it took. So
+        the transcript counts all that was paid for, as the ledger does. The note is made from public facts alone.
+    """
+    try:
+        yield
+    except BaseException as error:
+        lost = lines()
+        for line in lost:
+            transcript.append(line)
+        paid = [
+            f"{line.count} x {line.name} ({line.event.describe()})"
+            for line in lost
+            if line.event != NoEvent()
+        ]
+        if paid:
+            add_note(
+                error,
+                f"paid for before this, and not given back, since it may have been seen: {', '.join(paid)}.",
+            )
+        raise

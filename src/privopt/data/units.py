@@ -6,17 +6,17 @@ changes shape because of them. Only a sparse matrix whose arrays describe none i
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, SupportsIndex
+from typing import Any, NamedTuple, NoReturn, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from privopt.data import user_keys
+from privopt.data import cells, user_keys
 from privopt.data.bounds import bound_with, check_intercept, check_row_bound, check_storage
-from privopt.data.codes import check_codes, store_codes
 from privopt.data.derived import record_bytes, stored_dense
 from privopt.data.grid import GridRows, grid_steps, on_grid
 from privopt.data.places import DEALT, Places, Ranges, pieces, ranges_among
@@ -26,21 +26,25 @@ from privopt.data.rows import (
     MAPPED_NORM_SLACK,
     PRODUCT_ROWS,
     MappedRows,
+    Positions,
     Rows,
     Storage,
+    aligned_zeros,
     block_length,
     clip_stored,
     is_computed,
     map_rows,
+    row_norms,
     row_range,
     whole_tiles,
 )
 from privopt.data.storage import checked_features, finite_rows, row_copies, store_rows
 from privopt.data.targets import check_target_domain, check_targets, map_targets
 from privopt.data.unit_count import check_units
-from privopt.data.user_layout import lay_out_users
-from privopt.data.user_secret import UnitsNoise, is_secret
-from privopt.data.users import row_counts, user_weights, within
+from privopt.data.user_digests import NOBODY, laid_out_by, user_digests
+from privopt.data.user_parts import UserRecords, lay_out_part, part_count, parts_of_digests
+from privopt.data.user_secret import UnitsNoise, UserSecret, is_secret
+from privopt.data.users import choose_records, offsets, row_counts, user_weights, within
 from privopt.problems.workload import checked_levels
 from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Public, Relation, Weighting, of_users
 
@@ -446,4 +450,136 @@ def _records(
         private_targets=np.where(private_present, private_targets, 0.0),
         private_norms=private_norms,
         private_present=private_present,
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Coded columns: one small integer a cell, the last one of a column for whatever is missing or undeclared.
+# PRIVATE.
+def check_codes(codes: Any, levels: tuple[int, ...]) -> NDArray[Any]:
+    """The codes as a numeric matrix; a masked cell becomes NaN. Looks at type and shape only.
+
+    Raises:
+        TypeError, ValueError: they are no matrix of numbers with a column for each entry of `levels`.
+    """
+    if isinstance(codes, np.ma.MaskedArray) and codes.dtype.kind in "biuf":
+        codes = np.ma.filled(codes.astype(np.float64), np.nan)
+    if sparse.issparse(codes):
+        raise TypeError(
+            "codes must be a dense array, got a sparse matrix: every cell of a coded table has one."
+        )
+    private_codes = cells.matrix(codes)
+    if private_codes.ndim != 2 or private_codes.shape[1] != len(levels):
+        raise ValueError(
+            f"codes must have shape (rows, {len(levels)}), one column for each entry of `levels`, got "
+            f"{private_codes.ndim} dimensions and {private_codes.shape[-1] if private_codes.ndim else 0} columns."
+        )
+    return private_codes
+
+
+def store_codes(
+    codes: NDArray[Any], positions: Positions, levels: tuple[int, ...]
+) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    """The codes at some positions, in the smallest integers that hold every cell of `levels`.
+
+    Returns:
+        (stored rows, their l2 norms rounded up).
+    Privacy:
+        A cell depends on its own value alone: a whole number from 0 to L - 2 is kept, and anything else (NaN, huge,
+        negative, a fraction, the code of a missing value) becomes L - 1. So every record has one code in each column.
+    Raises:
+        Nothing, and warns of nothing: the input is private.
+    """
+    where = np.arange(len(codes))[positions]
+    private_rows: Any = aligned_zeros(len(where), len(levels), np.min_scalar_type(max(levels) - 1))
+    private_norms = np.zeros(len(where))
+    step = block_length(len(levels))
+    for start in range(0, len(where), step):
+        here = slice(start, start + step)
+        private_block = codes[where[here]]
+        for column, level in enumerate(levels):
+            private_rows[here, column] = _column_codes(private_block[:, column], level)
+        private_norms[here] = row_norms(private_rows[here])
+    return private_rows, private_norms
+
+
+def _column_codes(private_column: NDArray[Any], level: int) -> NDArray[np.int64]:
+    """One column's cells."""
+    with np.errstate(all="ignore"):
+        if private_column.dtype.kind == "f":  # in which a whole number may have no float of its own
+            private_wide = private_column.astype(np.float64)
+            private_known = (private_wide >= 0) & (private_wide <= level - 2)
+            private_known &= private_wide == np.floor(private_wide)
+        else:
+            private_known = (private_column >= 0) & (private_column <= level - 2)
+        private_codes = np.where(private_known, private_column, 0).astype(np.int64)
+    return np.where(private_known, np.minimum(private_codes, level - 2), level - 1)
+
+
+# ---- Where the records of users in memory go: whole users, part by part. PRIVATE ---------------------------
+class UsersInMemory(NamedTuple):
+    """Which records users keep.
+
+    Attributes:
+        private_order: rows, user after user.
+        private_offsets: (users + 1,) where each user's begin.
+        private_ranges: where each part begins and ends; None where there is one.
+        laid_out: see `Units.laid_out`.
+    """
+
+    private_order: NDArray[np.int64]
+    private_offsets: NDArray[np.int64]
+    private_ranges: Ranges | None
+    laid_out: str = ""
+
+
+def lay_out_users(
+    private_keys: Any,
+    codes: NDArray[np.int64],
+    private_usable: NDArray[np.bool_],
+    *,
+    n: int,
+    cap: int,
+    noise: UnitsNoise | None,
+) -> UsersInMemory:
+    """Choose each user's records, and put users into the parts that `user_parts` says.
+
+    Args:
+        private_keys: of the records.
+        codes: the same keys as numbers, see `user_keys.user_codes`.
+        private_usable: which records may be kept.
+        n: the public number of users.
+        cap: M, the most records of a user.
+        noise: source of the secret choice; default: fresh, from the operating system.
+    """
+    rows, parts = len(codes), part_count(n, cap)
+    secret = UserSecret.drawn(noise, rows)
+    lottery = secret.lottery(0, rows)
+    if parts == 1:
+        users = int(codes.max(initial=-1)) + 1
+        return UsersInMemory(*choose_records(codes, private_usable & (codes >= 0), users, cap, lottery), None)
+    private_digests, private_rest = user_digests(private_keys, rows, secret)
+    private_rows = np.flatnonzero(private_digests != NOBODY)
+    private_owners = parts_of_digests(private_digests[private_rows], parts)
+    private_rows = private_rows[np.argsort(private_owners, kind="stable")]
+    private_ends = np.cumsum(np.bincount(private_owners, minlength=parts))
+    private_chosen, private_counts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    private_stops = [0]
+    for part, private_own in enumerate(np.split(private_rows, private_ends[:-1])):
+        private_records = UserRecords(
+            private_digests[private_own],
+            private_rest[private_own],
+            private_own,
+            lottery[private_own],
+            private_usable[private_own],
+        )
+        private_layout = lay_out_part(private_records, cap, part, parts)
+        private_chosen.append(private_own[private_layout.private_chosen])
+        private_counts.append(np.diff(private_layout.private_offsets))
+        private_stops.append(private_stops[-1] + len(private_counts[-1]))
+    return UsersInMemory(
+        np.concatenate(private_chosen),
+        offsets(np.concatenate(private_counts)),
+        tuple(itertools.pairwise(private_stops)),
+        laid_out_by(secret),
     )

@@ -1,35 +1,36 @@
 """The fast engine: sums clipped contributions by compiled kernels where there are any, else by the plain path."""
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Self
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Float
 from numpy.typing import NDArray
 from scipy import sparse
 
 from privopt.data.derived import Extra
 from privopt.data.groups import GroupDraw
 from privopt.data.places import Places, ranges_among
-from privopt.data.rows import dense_product, row_peaks, take_rows
+from privopt.data.rows import Positions, dense_product, row_peaks, take_rows
 from privopt.data.units import Units
 from privopt.engine import fast_path, local_passes
 from privopt.engine.carried_slopes import CarriedSlopes
-from privopt.engine.cells import cell_sum, supports_cells
 from privopt.engine.drawn_rows import DrawnRows, drawn_rows, held_rows
 from privopt.engine.general_path import (
     block_coefficients,
     block_length,
     of_any_number,
 )
-from privopt.engine.group_sums import group_sum, supports_groups
 from privopt.engine.loss_sums import loss_sum
 from privopt.engine.parts import (
     Range,
     ranges_of,
     sum_over_parts,
 )
-from privopt.engine.payoff_sums import payoff_sum, supports_payoffs
 from privopt.engine.reference import (
     ReferenceEngine,
     checked,
@@ -37,12 +38,14 @@ from privopt.engine.reference import (
     with_absent,
     with_typed_leaves,
 )
-from privopt.engine.rounding import BlockedSum
+from privopt.engine.rounding import BLOCK_ROWS, BlockedSum
 from privopt.engine.second_moments import second_moment_sum, supports_second_moment
 from privopt.engine.user_gradients import gradient_and_count_sum, supports_gradient_and_count
 from privopt.engine.value_sums import prediction_sum, supports_predictions
 from privopt.ledger.sampling import Sampling
 from privopt.precision import double_precision
+from privopt.problems.saddle import BilinearGame
+from privopt.problems.workload import cells_of, strides_of
 from privopt.proofs.huberised_objective import HuberisedObjective
 from privopt.proofs.huberised_sum import LossSum
 from privopt.public import Public
@@ -52,7 +55,9 @@ from privopt.queries.gradient_and_count import GradientAndCount
 from privopt.queries.gradient_norms import GradientNorms
 from privopt.queries.group_losses import GroupLosses, GroupLossScores
 from privopt.queries.local_pass import LocalPass
-from privopt.queries.payoff_means import PayoffMeans
+from privopt.queries.marginals import MarginalMeans
+from privopt.queries.payoff_means import PayoffMeans, payoff_size
+from privopt.queries.query_means import QueryMeans
 from privopt.queries.safeguards import row_form_of, stated_sensitivity
 from privopt.queries.second_moment import WeightedSecondMoment
 from privopt.queries.total_weight import TotalWeight, UsableUnits
@@ -345,3 +350,206 @@ def _padded(private_values: NDArray[Any], length: int) -> NDArray[Any]:
     private_longer = np.zeros(length, private_values.dtype)
     private_longer[: len(private_values)] = private_values
     return private_longer
+
+
+# ------------------------------------------------------------------------------------------------------------
+# The sum of a bilinear game's payoffs over units: products of blocks of rows in place of one matrix a
+# record.
+_PRODUCT_ROWS = 1024  # rows of one product
+_PRODUCTS = 2048  # products that are added before their sum is set aside
+
+
+def supports_payoffs(query: object) -> bool:
+    """Whether `payoff_sum` computes the query: no subclass, which may contribute or clip in a way of its own."""
+    return type(query) is PayoffMeans and type(query.game) is BilinearGame
+
+
+def payoff_sum(
+    units: Units, query: PayoffMeans, private_positions: NDArray[np.int64] | None
+) -> NDArray[np.float64]:
+    """The sum of the units' payoffs, each the average of their records' with the unit's weight.
+
+    Args:
+        units: the data.
+        query: what to compute.
+        private_positions: which units take part; None for all.
+    Privacy:
+        Every entry of a stored row is moved into the game's bounds, one that is not finite cannot be stored; absent
+        rows count for nothing. So a unit's sum is within the query's radius: no entry of it passes b^2. Rounding: an
+        entry of a contribution passes at most 4 roundings of its own, 1024 additions in its product, 2048 between
+        products, and one for each 2^21 rows of its part: no more than `rounding_bound` supposes, as long as the users
+        of a part have 2^31 rows at most.
+    """
+    game = query.game
+    private_shares = _shares(units)
+    private_rows = None if private_positions is None else units.private_rows_of(private_positions)
+    count = len(units.private_norms) if private_rows is None else len(private_rows)
+    total = BlockedSum((payoff_size(game),))
+    rows, columns = game.rows, game.columns
+    half = 0.5 if game.offsets else 1.0
+    for start in range(0, count, _PRODUCT_ROWS):
+        stop = min(start + _PRODUCT_ROWS, count)
+        where = slice(start, stop) if private_rows is None else private_rows[start:stop]
+        private_block = np.clip(_block(units, where), *game.entries)
+        private_weights = half * private_shares[where]
+        private_weighted = private_block[:, :rows] * private_weights[:, None]
+        private_sum = np.zeros(payoff_size(game))
+        private_sum[: rows * columns] = (private_weighted.T @ private_block[:, rows : rows + columns]).ravel()
+        if game.offsets:
+            private_sum[rows * columns :] = private_weights @ private_block[:, rows + columns :]
+        total.add(private_sum, BLOCK_ROWS // _PRODUCTS)
+    return total.total()
+
+
+def _block(units: Units, where: Positions) -> NDArray[np.float64]:
+    private_features: Any = units.private_features
+    if isinstance(private_features, sparse.csr_array):
+        return private_features[where].toarray().astype(np.float64)
+    return take_rows(private_features, where).astype(np.float64)
+
+
+def _shares(units: Units) -> NDArray[np.float64]:
+    """What each row counts: 1 for a record, its part of a user's weighted average, 0 for an absent one."""
+    private_present = units.private_present.astype(np.float64)
+    if units.private_offsets is None or units.private_weights is None:
+        return private_present
+    private_counts = np.diff(units.private_offsets)
+    return private_present * np.repeat(units.private_weights / np.maximum(private_counts, 1), private_counts)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Sums of the groups' losses over records, from their predictions: no row is copied, and sparse ones stay
+# sparse.
+GroupSum = GroupLosses | GroupLossScores
+
+
+def supports_groups(units: Units, query: object) -> bool:
+    """Whether `group_sum` computes the query: on records, and no subclass, which may contribute in a way of its own."""
+    return type(query) in (GroupLosses, GroupLossScores) and units.private_offsets is None
+
+
+def group_sum(
+    units: Units, query: GroupSum, private_positions: NDArray[np.int64] | None
+) -> NDArray[np.float64]:
+    """The clipped sum of the records' capped losses by group.
+
+    Args:
+        units: the data; a unit is a record.
+        query: what to compute.
+        private_positions: which units take part; None for all.
+    Privacy:
+        Every record's vector passes the query's own clip, as on the general path; absent records count for nothing.
+        Blocks have one length, from public numbers, so that nobody's record changes how another's is rounded.
+    """
+    points = np.asarray(query.at, np.float64).reshape(-1, 1)
+    count = units.private_count if private_positions is None else len(private_positions)
+    entries = 2 * units.public.d + 6 * query.loss.groups + 8
+    length = block_length(8 * entries, units.public, sampled=private_positions is not None)
+    total = BlockedSum((query.loss.groups,))
+    for start in range(0, count, length):
+        stop = min(start + length, count)
+        where = slice(start, stop) if private_positions is None else private_positions[start:stop]
+        private_block: Any
+        if isinstance(units.private_features, sparse.csr_array):
+            private_block = units.private_features[where]
+        else:
+            private_block = take_rows(units.private_features, where).astype(np.float64)
+        private_predictions = np.zeros(length)
+        private_predictions[: stop - start] = (
+            dense_product(private_block, points)
+            if isinstance(private_block, np.ndarray)
+            else private_block @ points
+        )[:, 0]
+        private_targets, private_mask = np.zeros(length), np.zeros(length, np.bool_)
+        private_targets[: stop - start] = units.private_targets[where]
+        private_mask[: stop - start] = units.private_present[where]
+        total.add(
+            np.asarray(_block_sum(query, private_predictions, private_targets, private_mask)), stop - start
+        )
+    return total.total()
+
+
+@jax.jit
+def _block_sum(
+    query: GroupSum,
+    private_predictions: Float[Array, " b"],
+    private_targets: Float[Array, " b"],
+    private_mask: Bool[Array, " b"],
+) -> Float[Array, " groups"]:
+    """The sum of a block of records' clipped vectors."""
+    private_each = jax.vmap(query.contribution_at)(private_predictions, private_targets)
+    private_clipped = jax.vmap(query.clip_unit)(private_each)
+    return jnp.sum(jnp.where(private_mask[:, None], private_clipped, 0.0), axis=0)
+
+
+# ---- Sums over a coded table: cells are counted as whole numbers, without a vector for each record ---------
+_CELLS_AT_ONCE = 2048  # of a joint table that queries are added over
+_SUM_BITS = 51  # a sum of so many bits is exact in float64, and has room for twice as many units
+
+
+def supports_cells(query: MeanQuery) -> bool:
+    """Whether `cell_sum` computes the query: not a subclass, which may compute something else."""
+    return type(query) in (MarginalMeans, QueryMeans)
+
+
+def cell_sum(
+    units: Units, query: MeanQuery, private_positions: NDArray[np.int64] | None
+) -> NDArray[np.float64]:
+    """The sum of the units' contributions.
+
+    Args:
+        units: coded, with the columns of the query.
+        query: what to compute; `supports_cells` accepts it.
+        private_positions: which units take part; None for all.
+    Privacy:
+        Records are counted, so a marginal's sum is exact. A user's share in a cell is rounded down to a multiple of a
+        power of two that depends on n alone, so that it is a function of their records; the sum of such multiples is
+        exact in float64 in any order. Answers of queries are sums over cells: see `QueryMeans`.
+    """
+    private_rows: Any = slice(None) if private_positions is None else units.private_rows_of(private_positions)
+    private_codes = np.ascontiguousarray(take_rows(units.private_features, private_rows).T)
+    private_shares = _cell_shares(units)
+    if private_shares is not None:
+        private_shares = private_shares[private_rows]
+    if isinstance(query, MarginalMeans):
+        private_counts = [
+            _counts(private_codes, units.public.levels, columns, private_shares)
+            for columns in query.workload.sets
+        ]
+        return np.concatenate(private_counts)
+    assert isinstance(query, QueryMeans)
+    every = tuple(range(units.public.d))
+    return _answered(query, _counts(private_codes, units.public.levels, every, private_shares))
+
+
+def _counts(
+    private_codes: NDArray[Any],
+    levels: tuple[int, ...],
+    columns: tuple[int, ...],
+    private_shares: NDArray[np.float64] | None,
+) -> NDArray[np.float64]:
+    """How many records, or what shares of users, stand in each cell of a marginal."""
+    private_index = np.zeros(private_codes.shape[1], np.int64)
+    for column, stride in zip(columns, strides_of(levels, columns), strict=True):
+        private_index += private_codes[column].astype(np.int64) * stride
+    private_counts = np.bincount(private_index, private_shares, minlength=cells_of(levels, columns))
+    return private_counts.astype(np.float64)
+
+
+def _cell_shares(units: Units) -> NDArray[np.float64] | None:
+    """What each record adds, its unit's weight over the unit's records, on the grid; None if all are 1."""
+    if units.private_offsets is None or units.private_weights is None:
+        return None
+    grid = 2.0 ** (_SUM_BITS - math.ceil(math.log2(units.public.n)))
+    private_counts = np.diff(units.private_offsets)
+    private_shares = np.floor(units.private_weights / np.maximum(private_counts, 1) * grid) / grid
+    return np.repeat(private_shares, private_counts)
+
+
+def _answered(query: QueryMeans, private_counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The queries' centred values, summed over the cells."""
+    values, total = query.workload.queries, np.zeros(query.workload.size)
+    for start in range(0, len(private_counts), _CELLS_AT_ONCE):
+        here = slice(start, start + _CELLS_AT_ONCE)
+        total += (values[:, here] - 0.5) @ private_counts[here]
+    return total

@@ -20,7 +20,6 @@ from privopt.data.units import Units
 from privopt.engine.protocol import Engine
 from privopt.estimators.records import Records, given_back
 from privopt.estimators.scaling import Bounds, FeatureScaling
-from privopt.estimators.seen import told_of_columns
 from privopt.estimators.setup import Setup
 from privopt.estimators.targets import describe_coefficients
 from privopt.ledger.account import Account
@@ -33,11 +32,13 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.effort import estimation_seconds
 from privopt.planning.instance import Instance
 from privopt.planning.notices import extreme_epsilon
-from privopt.planning.plan import Finding, Plan, usable_in
+from privopt.planning.plan import IMPROVEMENT_ENDS, IMPROVEMENT_SHARE, Finding, Plan, usable_in
+from privopt.planning.seen_columns import NUMBER, SourceColumn, finding, unseen
 from privopt.planning.usable import BY_COUNT, COUNT_SHARE, Usable, announced, count_multiplier, tells
 from privopt.precision import double_precision
 from privopt.public import Public
 from privopt.queries.column_magnitudes import ColumnMagnitudes, bin_ends
+from privopt.queries.second_moment import SecondMoment, unpack
 from privopt.queries.total_weight import UsableUnits
 from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport, Selection
@@ -460,3 +461,53 @@ def fit_in_stages(
             del loose
             with given_back(setup.units(records)) as units, reserved(units, derived.extra()):
                 return finished(run, units, setup)
+
+
+# ---- Which columns of the given features were seen by the releases of a fit --------------------------------
+def told_of_columns(result: Result, setup: Setup, names: Sequence[str] | None) -> Result:
+    """A result with the notice on columns in which nothing was seen; then nothing is said of its quality."""
+    columns, constant = _columns(setup, names), setup.problem.constant
+    released = next((one for one in result.transcript if one.name == SecondMoment.__name__), None)
+    if not columns or constant is None or released is None:
+        return result
+    if released.released is None or released.scale is None:
+        return result
+    moment = np.asarray(unpack(np.asarray(released.released)[0], setup.public.d))
+    found = finding(unseen(moment, float(np.ravel(released.scale)[0]), columns, constant))
+    if not found:
+        return result
+    silent = (IMPROVEMENT_SHARE, *IMPROVEMENT_ENDS)
+    kept = {name: one for name, one in result.findings.items() if name not in silent}
+    return result._replace(findings={**found, **kept})
+
+
+def _columns(setup: Setup, names: Sequence[str] | None) -> list[SourceColumn]:
+    """The columns in the units of the rows: those of a table, or plain features whose midpoint is no usual value.
+
+    Plain features with bounds around 0 are left out: where most are 0, such as indicators of rare levels, so is what a
+    missing one becomes.
+    """
+    features, given = setup.features, setup.shape.columns
+    if setup.loose is not None or setup.specification.missing == "zero" or setup.shape.is_sparse:
+        return []
+    if given is not None:
+        return [
+            replace(
+                column,
+                missing=float((column.missing - features.center[column.start]) * scale),
+                spread=column.spread * float(scale) ** 2,
+            )
+            for column in given
+            for scale in (features.inverse_spread[column.start],)
+        ]
+    telling: NDArray[np.int64] = np.flatnonzero((features.midpoint != 0.0) & (features.inverse_spread > 0.0))
+    return [
+        SourceColumn(
+            name=f"feature {place}" if names is None else names[place],
+            start=place,
+            stop=place + 1,
+            missing=0.0,
+            spread=NUMBER,
+        )
+        for place in map(int, telling)
+    ]

@@ -15,15 +15,23 @@ from privopt.games.rounds import RoundSolver, Weights, outcome_of, uniform_outco
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, repeat, sequence
 from privopt.mechanisms.exponential import ExponentialMechanism
-from privopt.planning import best_response as planning
+from privopt.planning import game_forecast
 from privopt.planning.forecast import Forecast
-from privopt.planning.sampled_dual_averaging import movers
+from privopt.planning.sampled_dual_averaging import default_held, movers, price_shares
 from privopt.planning.task import Task
 from privopt.problems.saddle import Game, Player, Who
 from privopt.public import Public
 from privopt.result import Outcome
 from privopt.solvers.fields import derived
-from privopt.solvers.program import Defaults
+
+# ---- Defaults and forecast of best responses, from public numbers. Utility only ----------------------------
+FEWEST, MOST = 10, 1000
+AIM = 2.0  # of 2 log m over the temperature that the average gradient is drawn at; measured
+
+
+def choice_ranges(task: Task[Game]) -> dict[Who, float]:
+    """By player, the bounded range of a choice at noise 1: the dearer player's is larger."""
+    return {who: math.sqrt(share) for who, share in price_shares(task.problem).items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +49,27 @@ class BestResponse(RoundSolver):
     """
 
     name: ClassVar[str] = "best-response"
-    defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     range_x: float = derived(above=0)
     range_y: float = derived(above=0)
     players: tuple[Player, ...] = field(default=(), repr=False)
+
+    def default_held(self, task: Task[Game]) -> bool:
+        return default_held(self, task)
+
+    def default_steps(self, task: Task[Game]) -> int:
+        """T at which the inverse temperature of a choice, (n / (2 c L)) sqrt(8 rho / T), is AIM 2 log m sqrt(T) / L."""
+        choosing = movers(task.problem)
+        if not task.is_private or not choosing:
+            return MOST
+        rho, public = game_forecast.equivalent_rho(task), task.public
+        shares = price_shares(task.problem)
+        wanted = min(
+            public.n * math.sqrt(8.0 * rho * shares[who])
+            / (2.0 * public.relation.factor * AIM * 2.0 * math.log(player.vertices.count))
+            for who, player in choosing.items()
+        )  # fmt: skip
+        return round(min(max(wanted, FEWEST), MOST))
 
     def applicable(self, problem: Game, public: Public) -> str | None:
         """Any game; once configured, the game that it was configured for."""
@@ -59,7 +83,7 @@ class BestResponse(RoundSolver):
 
     def calibrated(self, task: Task[Game]) -> Self:
         """Ranges set to the budget."""
-        ranges = planning.ranges(task)
+        ranges = choice_ranges(task)
         wanted: list[Who] = [who for who in ranges if not self.is_set(f"range_{who}")]
 
         def at(level: float) -> Self:
@@ -100,7 +124,12 @@ class BestResponse(RoundSolver):
         return self.steps * len(self.choosing())
 
     def forecast(self, instance: Task[Game]) -> Forecast:
-        return planning.forecast(self, instance)
+        """Nothing is known but what a user should read."""
+        return Forecast(
+            meaning="none was fitted for this baseline",
+            notices=tuple(game_forecast.game_notices(instance, 0.0)),
+            measure=game_forecast.GAP,
+        )
 
     def run(self, curator: Curator, game: Game) -> Outcome:
         """Average the answers with linear weights."""

@@ -5,7 +5,9 @@ Source: Gonzalez, Guzman, Paquette 2024, Algorithms 2 and 3.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import ClassVar, Literal, Self
 
 import jax.numpy as jnp
@@ -16,12 +18,14 @@ from privopt.curator.base import Curator
 from privopt.curator.handles import Stream
 from privopt.games.base import GameSolver
 from privopt.games.rounds import Weights, outcome_of, stream_findings, uniform_outcome
+from privopt.ledger import accounting
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, NoEvent, Parallel, sequence
+from privopt.ledger.zcdp import zcdp_rho_budget
 from privopt.mechanisms.vertex_sampler import VertexSampler
-from privopt.planning import bias_reduced_mirror_descent as planning
-from privopt.planning.bias_reduced_mirror_descent import Schedule
+from privopt.planning.balanced_batches import FEWEST, balanced_sizes
 from privopt.planning.forecast import Forecast
+from privopt.planning.game_forecast import GAP, game_notices, trivial_gap
 from privopt.planning.plan import Finding
 from privopt.planning.task import Task
 from privopt.problems.saddle import Game, Player, Who
@@ -29,7 +33,106 @@ from privopt.public import Public
 from privopt.queries.bias_reduced_gradient import BiasReducedGradient
 from privopt.result import Outcome
 from privopt.solvers.fields import choice, derived, number
-from privopt.solvers.program import Defaults
+
+# ---- The schedule, the defaults and the forecast of mirror descent with bias-reduced gradients -------------
+# Levels N are drawn before the data are read, from P[N = k] = 2^-k / C_M for k = 0, ..., M, C_M = 2 - 2^-M. A step of
+# level N draws 2^(N + 1) vertices a player, and one unit of its batch of B moves the later scores by a vector of range
+# at most c 2 H_N / B, H_N = C_M 2^N C_d + L. With tau the inverse temperature, l = log d_x + log d_y and L2 how much
+# entries of the gradient bend,
+#
+#     gap <= about l / (tau T) + tau C / 2 + 4 L2 / 2^M,    C a second moment of the gradients,
+#
+# which sets M, T and tau's cap by trying them out. Utility only: what a schedule costs is counted for that schedule.
+#
+# Source:
+#     Gonzalez, Guzman, Paquette 2024, Theorem 3.14 (its levels, log2 U rounded down, and its stopping rule).
+HIGHEST_LEVEL = 8  # that is tried
+LEAST_EFFORT, MOST_EFFORT = 4.0, 2048.0
+DIFFERENCE_CLIP = 0.3  # of the half-range: the best of those measured, for halves of both signs
+_GRID = 2.0  # between efforts that are tried
+
+NEVER_THE_BEST = (
+    "in every measurement so far sampled dual averaging with 4 draws or more a step ended closer to the saddle point: "
+    "use it unless the analysis at the hidden strategies is what you want."
+)
+TEMPERATURE_CAPPED = (
+    "the plan costs epsilon {:.3g} of {:.3g}: colder draws than its steps can use would not help. An account pays for "
+    "the plan only."
+)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What a run does, drawn before data is read.
+
+    Attributes:
+        levels: N of every step.
+        highest: M.
+        sizes: units of the batch of every step but the last.
+    """
+
+    levels: tuple[int, ...]
+    highest: int
+    sizes: tuple[int, ...]
+
+    @property
+    def draws(self) -> tuple[int, ...]:
+        """Vertices a player draws at each step."""
+        return tuple(2 ** (level + 1) for level in self.levels)
+
+    @property
+    def steps(self) -> int:
+        """T."""
+        return len(self.levels)
+
+    def gain(self, step: int) -> float:
+        """C_M 2^N."""
+        return mass(self.highest) * 2.0 ** self.levels[step]
+
+
+def mass(highest: int) -> float:
+    """C_M, the sum of 2^-k."""
+    return 2.0 - 2.0**-highest
+
+
+def draw_levels(effort: float, highest: int, seed: int) -> tuple[int, ...]:
+    """Levels while the past ones' 2^N sum to at most U - 2^M, so that all of them sum to at most U.
+
+    There are two of them or more if 2^M is at most half of U.
+    """
+    uniforms = np.random.default_rng([seed, highest]).random(math.floor(effort) + 1)
+    levels = np.minimum(np.searchsorted(np.cumsum(_chances(highest)), uniforms, side="right"), highest)
+    spent = np.concatenate(([0.0], np.cumsum(2.0**levels)))
+    return tuple(levels[: int(np.sum(spent[:-1] <= effort - 2**highest))].tolist())
+
+
+def _chances(highest: int) -> list[float]:
+    return [2.0**-k / mass(highest) for k in range(highest + 1)]
+
+
+def weights_of_batches(levels: Sequence[int], highest: int, difference_clip: float) -> list[float]:
+    """H_N sqrt(later draws) of each step but the last: by how much its batch would cost, were it one unit."""
+    later = np.cumsum([2.0 ** (level + 1) for level in reversed(levels)])[::-1]
+    return [
+        (mass(highest) * 2.0**level * difference_clip + 1.0) * math.sqrt(after)
+        for level, after in zip(levels[:-1], later[1:].tolist(), strict=True)
+    ]
+
+
+@cache
+def schedule(effort: float, highest: int, seed: int, difference_clip: float, n: int) -> Schedule:
+    """The schedule of some fields on n units."""
+    levels = draw_levels(effort, highest, seed)
+    return Schedule(levels, highest, balanced_sizes(weights_of_batches(levels, highest, difference_clip), n))
+
+
+def _curvature(game: Game) -> float:
+    """The larger stated curvature over its half-range; 0 where both are taken as linear."""
+    return max(player.curvature / player.half_range for player in game.players.values())
+
+
+def _log_sizes(game: Game) -> float:
+    return sum(math.log(player.vertices.count) for player in game.players.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,19 +166,34 @@ class BiasReducedMirrorDescent(GameSolver):
     """
 
     name: ClassVar[str] = "bias-reduced-mirror-descent"
-    defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     differences: Literal["both halves", "first half"] = choice("both halves")
     difference_clip: float = derived(above=0, below=math.inf)
     highest_level: int = derived(at_least=0, at_most=20)
-    effort: float = derived(at_least=planning.LEAST_EFFORT, below=math.inf)
+    effort: float = derived(at_least=LEAST_EFFORT, below=math.inf)
     schedule_seed: int = number(0, at_least=0)
     temperature: float = derived(above=0, below=math.inf)
     players: tuple[Player, ...] = field(default=(), repr=False)
 
+    def default_difference_clip(self, task: Task[Game]) -> float:
+        """0.3, or less where stated curvatures ask for it; 2 without the second half, where it may be full."""
+        known = _curvature(task.problem)
+        measured = DIFFERENCE_CLIP if self.differences == "both halves" else 2.0
+        return min(measured, known) if known > 0 else measured
+
+    def default_highest_level(self, task: Task[Game]) -> int:
+        """M of the smallest prediction; the paper's floor(log2 sqrt(U)) where the effort is given."""
+        if self.is_set("effort"):
+            return max(0, math.floor(0.5 * math.log2(self.effort)))
+        return self._best(task)[1]
+
+    def default_effort(self, task: Task[Game]) -> float:
+        """U of the smallest prediction at this M."""
+        return self._best(task)[0]
+
     def schedule(self, public: Public) -> Schedule:
         """What a run does on such units."""
-        return planning.schedule_of(self, public.n)
+        return self.schedule_of(public.n)
 
     def sampler(self, player: Player, public: Public) -> VertexSampler:
         """One player's draws of all steps; the last step's gradient is not used."""
@@ -110,7 +228,7 @@ class BiasReducedMirrorDescent(GameSolver):
 
     def releases(self) -> int:
         """The opening of each player's stream, and the draws of each step."""
-        levels = planning.draw_levels(self.effort, self.highest_level, self.schedule_seed)
+        levels = draw_levels(self.effort, self.highest_level, self.schedule_seed)
         return len(self.choosing()) * (len(levels) + 1)
 
     def passes(self) -> float:
@@ -125,7 +243,7 @@ class BiasReducedMirrorDescent(GameSolver):
         """Any game, with units enough for the batches; once configured, the game that it was configured for."""
         if self.players and self.players != (problem.x, problem.y):
             return "it was configured for another game; configure it for this one"
-        return super().applicable(problem, public) or planning.obstacle(self, public.n)
+        return super().applicable(problem, public) or self.too_few_units(public.n)
 
     def filled(self, instance: Task[Game]) -> Self:
         """Every field but the temperature.
@@ -142,7 +260,7 @@ class BiasReducedMirrorDescent(GameSolver):
         if self.is_set("temperature"):
             return self
         steps = self.schedule(task.public).steps
-        coldest = planning.cap(self, task.problem, steps)
+        coldest = self.cap(task.problem, steps)
         if not task.is_private or not self.choosing():
             return self.with_(temperature=coldest)
         noise = calibrate(
@@ -153,7 +271,24 @@ class BiasReducedMirrorDescent(GameSolver):
         return self.with_(temperature=min(coldest, 1.0 / noise))
 
     def forecast(self, instance: Task[Game]) -> Forecast:
-        return planning.forecast(self, instance)
+        """The prediction in the unit of the payoffs, and what to note."""
+        game, trivial = instance.problem, trivial_gap(instance.problem)
+        largest = max(player.half_range for player in game.players.values())
+        gap = largest * self.expected_gap(instance, self.effort, self.highest_level)
+        notices = [NEVER_THE_BEST, *game_notices(instance, gap)]
+        if instance.is_private:
+            budget = instance.budget
+            price = accounting.epsilon(
+                self.event(instance.public), budget.delta, instance.public.relation, near=budget.epsilon
+            )
+            if price < 0.999 * budget.epsilon:
+                notices.append(TEMPERATURE_CAPPED.format(price, budget.epsilon))
+        return Forecast(
+            excess=min(gap, trivial),
+            meaning="by the form of the bound, for curvatures as they are stated; pessimistic",
+            notices=tuple(notices),
+            measure=GAP,
+        )
 
     def run(self, curator: Curator, game: Game) -> Outcome:
         """Algorithm 3 over the schedule: draw, average, and add the bias-reduced gradients to the hidden scores."""
@@ -202,3 +337,87 @@ class BiasReducedMirrorDescent(GameSolver):
             difference_clip=self.difference_clip * half_range,
             half_range=half_range,
         )
+
+    def schedule_of(self, n: int) -> Schedule:
+        """The schedule of a filled solver."""
+        return schedule(
+            float(self.effort),
+            int(self.highest_level),
+            int(self.schedule_seed),
+            float(self.difference_clip),
+            n,
+        )
+
+    def too_few_units(self, n: int) -> str | None:
+        """Why there are too few units for the schedule, or None; None too where it is not set yet."""
+        if not (self.is_set("effort") and self.is_set("highest_level")):
+            return None if n >= 2 * FEWEST else f"{n} units are too few for two batches of {FEWEST}"
+        if 2**self.highest_level > self.effort / 2:
+            return (
+                f"highest_level {self.highest_level} alone takes 2^{self.highest_level} of the effort "
+                f"{self.effort:g}, so that hardly a step fits: raise the effort to {2 ** (self.highest_level + 1)}, or "
+                "lower the level"
+            )
+        steps = len(draw_levels(float(self.effort), int(self.highest_level), int(self.schedule_seed)))
+        if FEWEST * (steps - 1) <= n:
+            return None
+        return (
+            f"its schedule has {steps:,} steps with a batch of fresh units each, and there are {n:,} units: lower the "
+            f"effort to {max(LEAST_EFFORT, n / 4):g} or less"
+        )
+
+    def cap(self, game: Game, steps: int) -> float:
+        """tau L that minimises l / (tau T) + tau C / 2."""
+        log_sizes = _log_sizes(game)
+        moment = self.second_moment(game, int(self.highest_level))
+        return math.sqrt(2.0 * max(log_sizes, 0.5) / (max(steps, 1) * moment))
+
+    def second_moment(self, game: Game, highest: int) -> float:
+        """C over L^2: one, and that of the scaled difference, which clip or curvature bounds."""
+        bend = _curvature(game) or 1.0
+        clipped = mass(highest) * self.difference_clip**2 * (2.0 ** (highest + 1) - 1.0)
+        smooth = (
+            bend**2 if self.differences == "both halves" else bend**2 * (1.0 + highest * _log_sizes(game))
+        )
+        return 1.0 + min(clipped, smooth)
+
+    def expected_gap(self, task: Task[Game], effort: float, highest: int) -> float:
+        """The prediction of the module, in units of the half-range; infinite where the schedule does not fit."""
+        public = task.public
+        trial = self.with_(effort=effort, highest_level=highest)
+        if trial.too_few_units(public.n) is not None:
+            return math.inf
+        plan = trial.schedule_of(public.n)
+        tau = min(trial.affordable(task, plan), trial.cap(task.problem, plan.steps))
+        bend = _curvature(task.problem)
+        return (
+            _log_sizes(task.problem) / (tau * plan.steps)
+            + tau * trial.second_moment(task.problem, highest) / 2.0
+            + 4.0 * bend / 2.0**highest
+        )
+
+    def affordable(self, task: Task[Game], plan: Schedule) -> float:
+        """tau L that the budget pays for, but for the rounding of scores."""
+        if not task.is_private:
+            return math.inf
+        later = np.cumsum(plan.draws[::-1])[::-1][1:]
+        moved = [
+            2.0 * task.public.relation.factor * (plan.gain(t) * self.difference_clip + 1.0) / size
+            for t, size in enumerate(plan.sizes)
+        ]
+        players = sum(player.vertices.count > 1 for player in task.problem.players.values())
+        if task.budget.delta == 0:
+            ranges = max(e * float(after) for e, after in zip(moved, later, strict=True))
+            return task.budget.epsilon / (max(players, 1) * ranges)
+        unit = max(e**2 * float(after) for e, after in zip(moved, later, strict=True)) / 8.0
+        return math.sqrt(zcdp_rho_budget(task.budget.epsilon, task.budget.delta) / (max(players, 1) * unit))
+
+    def _best(self, task: Task[Game]) -> tuple[float, int]:
+        """The effort and level of the smallest prediction."""
+        most = min(MOST_EFFORT, max(LEAST_EFFORT, task.public.n / 2.0))
+        efforts = [LEAST_EFFORT]
+        while efforts[-1] * _GRID <= most:
+            efforts.append(efforts[-1] * _GRID)
+        levels = [self.highest_level] if self.is_set("highest_level") else range(HIGHEST_LEVEL + 1)
+        candidates = [(effort, int(level)) for effort in efforts for level in levels]
+        return min(candidates, key=lambda one: self.expected_gap(task, *one))

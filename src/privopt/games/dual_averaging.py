@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from privopt.curator.base import Curator
 from privopt.games.gradients import Gradients
@@ -30,7 +30,6 @@ from privopt.problems.saddle import Game, Player, Who
 from privopt.public import Public
 from privopt.result import Outcome
 from privopt.solvers.fields import choice, derived, number
-from privopt.solvers.program import Defaults
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,17 +45,20 @@ class DualAveraging(RoundSolver):
         players: of the game that it was configured for.
     """
 
-    defaults: ClassVar[Defaults] = {
-        "held": planning.default_held,
-        "steps": planning.default_steps,
-        "sizes": planning.default_sizes,
-    }
-
     batches: Literal["full", "one pass"] = choice("full")
     power: float = number(0.5, at_least=0, at_most=1)
     cap: float = number(5.0, above=0)
     sizes: tuple[int, ...] = derived()
     players: tuple[Player, ...] = field(default=(), repr=False)
+
+    def default_held(self, task: Task[Game]) -> bool:
+        return planning.default_held(self, task)
+
+    def default_steps(self, task: Task[Game]) -> int:
+        return planning.default_steps(self, task)
+
+    def default_sizes(self, task: Task[Game]) -> tuple[int, ...]:
+        return planning.default_sizes(self, task)
 
     def draws_vertices(self, who: Who) -> bool:
         """Whether this player's moves are drawn."""

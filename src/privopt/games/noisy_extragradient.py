@@ -3,6 +3,7 @@
 Source: Korpelevich 1976; Juditsky, Nemirovski, Tauvel 2011 (with noise); Boob, Guzman 2023 (private).
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,14 +14,55 @@ from privopt.curator.base import Curator
 from privopt.games.gradient_players import GradientPlayers
 from privopt.games.gradients import Gradients, Strategy
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import noisy_extragradient as planning
+from privopt.planning import game_forecast
 from privopt.planning.forecast import Forecast
-from privopt.planning.sampled_dual_averaging import movers
+from privopt.planning.plan import Bound
+from privopt.planning.sampled_dual_averaging import default_held, movers
 from privopt.planning.task import Task
-from privopt.problems.saddle import Game, Who
+from privopt.problems.saddle import Game, Player, Who
 from privopt.problems.vertices import set_of
 from privopt.result import Outcome, Status
-from privopt.solvers.program import Defaults
+
+# ---- Defaults, forecast and bound of the noisy extragradient method, from public numbers. Utility only -----
+# For a player of half-range L, curvature b (both by weights on vertices), largest entry R of a vertex, p coordinates:
+#
+#     clip    C = 0.3 sqrt(p) L / R: records' gradients are seldom as long as sqrt(p) L / R, the longest
+#     step    eta = 0.5 R^2 / (b + L): L stands for how much the other player's move turns the gradient
+#     steps   T = 24; noise is what ends a run, and more steps neither cost nor help much
+#
+# Bound. With D the diameter of a player's set, sigma^2 the mean squared length of a release's noise and steps at most
+# 1 / (sqrt(3) times the Lipschitz constant of both gradients together):
+#
+#     E gap <= sum over players of 2 D^2 / (eta (T + 1)) + 3.5 eta sigma^2
+#
+# A step moves half the squared distance from any point u by at most
+#
+#     -eta <g, ahead - u> + eta^2 |g - g'|^2 / 2 - |ahead - origin|^2 / 2
+#
+# with g and g' the gradients ahead and at the origin. |g - g'|^2 is at most three times the squared change of the mean
+# gradient, which the last term outweighs, and three times the squares of both noises: 3 eta sigma^2 of the bound. With
+# linear weights the distances add up to D^2 / (eta (T + 1)) at most, and so do those of a second sequence, which bounds
+# the products of the noise with the best answers at the price of another eta sigma^2 / 2.
+#
+# Source:
+#     Juditsky, Nemirovski, Tauvel 2011, Theorem 1, with constants of ours for linear weights.
+STEPS = 24
+CLIP_SHARE = 0.3  # of the longest gradient; measured, as what follows
+STEP_SHARE = 0.5
+
+
+def default_clip(who: Who, task: Task[Game]) -> float:
+    """C, infinite without noise: nothing is shortened there."""
+    if not task.is_private:
+        return math.inf
+    player = task.problem.players[who]
+    return CLIP_SHARE * math.sqrt(player.vertices.dimension) * player.half_range / player.vertices.largest
+
+
+def default_step(who: Who, task: Task[Game]) -> float:
+    """eta."""
+    player = task.problem.players[who]
+    return STEP_SHARE * player.vertices.largest**2 / (player.curvature + player.half_range)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,18 +86,39 @@ class NoisyExtragradient(GradientPlayers):
     """
 
     name: ClassVar[str] = "noisy-extragradient"
-    defaults: ClassVar[Defaults] = planning.DEFAULTS
+
+    def default_held(self, task: Task[Game]) -> bool:
+        return default_held(self, task)
+
+    def default_steps(self, task: Task[Game]) -> int:
+        """T."""
+        del task
+        return STEPS
+
+    def default_clip_x(self, task: Task[Game]) -> float:
+        return default_clip("x", task)
+
+    def default_clip_y(self, task: Task[Game]) -> float:
+        return default_clip("y", task)
 
     def default_step(self, who: Who, task: Task[Game]) -> float:
         """See `planning.noisy_extragradient`."""
-        return planning.default_step(who, task)
+        return default_step(who, task)
 
     def rounds_of_data(self) -> int:
         """Two gradients a step."""
         return 2 * self.steps
 
     def forecast(self, instance: Task[Game]) -> Forecast:
-        return planning.forecast(self, instance)
+        """The typical gap of games that bend, and the bound."""
+        gap = game_forecast.bent_gap(instance)
+        return Forecast(
+            excess=min(gap, game_forecast.trivial_gap(instance.problem)),
+            meaning=game_forecast.TYPICAL.split(";")[0],
+            bound=self._bound(instance),
+            notices=tuple(game_forecast.game_notices(instance, gap)),
+            measure=game_forecast.GAP,
+        )
 
     def run(self, curator: Curator, game: Game) -> Outcome:
         """Steps of both players from the same point: ahead, and from where they were by what was found ahead."""
@@ -91,3 +154,26 @@ class NoisyExtragradient(GradientPlayers):
             moved = origin[who] - steps[who] * released
             found[who] = np.asarray(set_of(game.players[who].vertices).project(jnp.asarray(moved)))
         return found
+
+    def _bound(self, task: Task[Game]) -> Bound | None:
+        """The sum of the module's text."""
+        if not self.steps:
+            return None
+        return Bound(
+            value=sum(self._part(player, task) for player in movers(task.problem).values()),
+            probability=None,
+            condition=(
+                "for the expected gap of the game of these units, if it is convex in x and concave in y, no gradient "
+                "is longer than the clip, and steps are at most 0.57 over the Lipschitz constant of the gradients; "
+                "pessimistic"
+            ),
+            of=game_forecast.GAP,
+        )
+
+    def _part(self, player: Player, task: Task[Game]) -> float:
+        clip, step = getattr(self, f"clip_{player.who}"), getattr(self, f"step_{player.who}")
+        noise = getattr(self, f"noise_{player.who}")
+        dimension = player.vertices.dimension
+        diameter = set_of(player.vertices).diameter_in((dimension,))
+        deviation = task.public.relation.factor * clip * noise / task.public.n if noise > 0 else 0.0
+        return 2.0 * diameter**2 / (step * (self.steps + 1.0)) + 3.5 * step * dimension * deviation**2

@@ -2,9 +2,11 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linprog
 
 from privopt.curator.base import Curator
 from privopt.games.base import GameSolver
@@ -12,10 +14,9 @@ from privopt.games.rounds import outcome_of
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import noisy_matrix as planning
+from privopt.planning import game_forecast
 from privopt.planning.forecast import Forecast
 from privopt.planning.task import Task
-from privopt.problems.matrix_games import equilibrium
 from privopt.problems.saddle import BilinearGame, Game
 from privopt.public import Public
 from privopt.queries.payoff_means import PayoffMeans, unpacked
@@ -47,7 +48,7 @@ class NoisyMatrix(GameSolver):
 
     def applicable(self, problem: Game, public: Public) -> str | None:
         """Matrix games that fit in memory."""
-        return planning.obstacle(problem) or super().applicable(problem, public)
+        return obstacle(problem) or super().applicable(problem, public)
 
     def calibrated(self, task: Task[Game]) -> Self:
         """Noise set to the budget."""
@@ -68,7 +69,14 @@ class NoisyMatrix(GameSolver):
         return 1
 
     def forecast(self, instance: Task[Game]) -> Forecast:
-        return planning.forecast(self, instance)
+        """The typical gap."""
+        gap = predicted(instance)
+        return Forecast(
+            excess=min(gap, game_forecast.trivial_gap(instance.problem)),
+            meaning=game_forecast.TYPICAL.split(";")[0],
+            notices=tuple(game_forecast.game_notices(instance, gap)),
+            measure=game_forecast.GAP,
+        )
 
     def run(self, curator: Curator, game: Game) -> Outcome:
         """Release and solve."""
@@ -76,3 +84,71 @@ class NoisyMatrix(GameSolver):
         released = np.asarray(curator.release(PayoffMeans(game=game), Gaussian(self.noise_multiplier)))
         x, y = equilibrium(*unpacked(game, released))
         return outcome_of(game, {"x": x, "y": y})
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Matrix games whose payoffs are known: min over x, max over y of x . (A y) + p . x - q . y, solved exactly.
+_linprog = cast(Any, linprog)  # its type information is incomplete
+Vector = NDArray[np.float64]
+
+
+def equilibrium(matrix: NDArray[np.float64], p: Vector, q: Vector) -> tuple[Vector, Vector]:
+    """Optimal mixed strategies of both players, by linear programming.
+
+    As both strategies sum to 1, the payoff is x . (A + p 1^T - 1 q^T) y. Payoffs that are no finite numbers give the
+    uniform strategies.
+
+    Args:
+        matrix: A, (rows, columns).
+        p: what each row adds.
+        q: what each column takes away.
+    Source:
+        von Neumann 1928; the dual values of the program for x are y.
+    """
+    payoffs = matrix + p[:, None] - q[None, :]
+    rows, columns = payoffs.shape
+    scale = float(np.max(np.abs(payoffs)))
+    uniform = np.full(rows, 1.0 / rows), np.full(columns, 1.0 / columns)
+    if not np.isfinite(scale) or scale == 0.0:
+        return uniform
+    # Variables (x, v): minimise v where (payoffs^T x)_k <= v for every column k.
+    bounds = np.hstack([payoffs.T / scale, -np.ones((columns, 1))])
+    solved = _linprog(
+        np.append(np.zeros(rows), 1.0),
+        A_ub=bounds,
+        b_ub=np.zeros(columns),
+        A_eq=np.append(np.ones(rows), 0.0)[None, :],
+        b_eq=np.ones(1),
+        bounds=[(0.0, None)] * rows + [(None, None)],
+        method="highs",
+    )
+    if solved.status != 0:
+        return uniform
+    return _normalised(solved.x[:rows]), _normalised(-solved.ineqlin.marginals)
+
+
+def _normalised(weights: Any) -> Vector:
+    kept = np.maximum(np.asarray(weights, np.float64), 0.0)
+    total = float(np.sum(kept))
+    return kept / total if total > 0 else np.full(len(kept), 1.0 / len(kept))
+
+
+# ---- Forecast of the noisy matrix, from public numbers -----------------------------------------------------
+LARGEST = 10_000_000  # cells
+
+
+def obstacle(game: Game) -> str | None:
+    """Why the payoffs of a game cannot be released, or None."""
+    if not isinstance(game, BilinearGame):
+        return "its payoffs are no matrix"
+    if game.rows * game.columns > LARGEST:
+        return f"its matrix has {game.rows * game.columns:,} entries, more than {LARGEST:,}"
+    return None
+
+
+def predicted(task: Task[Game]) -> float:
+    """The typical gap; infinite where the method does not apply."""
+    game = task.problem
+    if obstacle(game) is not None or not isinstance(game, BilinearGame):
+        return float("inf")
+    return game_forecast.matrix_gap(task, game.payoff_radius)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from privopt.games import noisy_matrix
 from privopt.games.base import GameSolver
 from privopt.games.best_response import BestResponse
 from privopt.games.bias_reduced_mirror_descent import BiasReducedMirrorDescent
@@ -14,7 +15,7 @@ from privopt.games.noisy_matrix import NoisyMatrix
 from privopt.games.saddle_gradient_descent import SaddleGradientDescent
 from privopt.games.saddle_mirror_descent import SaddleMirrorDescent
 from privopt.games.sampled_dual_averaging import SampledDualAveraging
-from privopt.planning import game_forecast, noisy_matrix
+from privopt.planning import game_forecast
 from privopt.planning.plan import figure
 from privopt.planning.task import Task
 from privopt.problems.saddle import BilinearGame, Game

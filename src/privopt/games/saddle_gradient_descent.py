@@ -15,12 +15,11 @@ from privopt.games.gradients import Gradients
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import saddle_gradient_descent as planning
 from privopt.planning.forecast import Forecast
-from privopt.planning.sampled_dual_averaging import movers
+from privopt.planning.sampled_dual_averaging import default_held, movers
 from privopt.planning.task import Task
 from privopt.problems.saddle import Game, Who
 from privopt.problems.vertices import set_of
 from privopt.result import Outcome, Status
-from privopt.solvers.program import Defaults
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +37,19 @@ class SaddleGradientDescent(GradientPlayers):
     """
 
     name: ClassVar[str] = "saddle-gradient-descent"
-    defaults: ClassVar[Defaults] = planning.DEFAULTS
+
+    def default_held(self, task: Task[Game]) -> bool:
+        return default_held(self, task)
+
+    def default_steps(self, task: Task[Game]) -> int:
+        del task
+        return planning.STEPS
+
+    def default_clip_x(self, task: Task[Game]) -> float:
+        return planning.default_clip("x", task)
+
+    def default_clip_y(self, task: Task[Game]) -> float:
+        return planning.default_clip("y", task)
 
     def default_step(self, who: Who, task: Task[Game]) -> float:
         """See `planning.saddle_gradient_descent`."""

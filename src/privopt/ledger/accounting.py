@@ -55,13 +55,11 @@ from privopt.ledger.events import (
     ZCDPEvent,
 )
 from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_epsilon
-from privopt.ledger.profiles import pure_profile, shifted_gaussian_profile, zcdp_profile
-from privopt.ledger.refusals import no_price, used_up
 from privopt.ledger.renyi import mixture_add_or_remove, poisson_replace_one
 from privopt.ledger.rounding import rounded_delta, rounded_epsilon
 from privopt.ledger.shifted import ShiftedCurve
 from privopt.ledger.tested_samples import untested
-from privopt.ledger.zcdp import zcdp_delta, zcdp_epsilon, zcdp_rho_budget
+from privopt.ledger.zcdp import zcdp_delta, zcdp_deltas, zcdp_epsilon, zcdp_rho_budget
 from privopt.public import Relation
 
 __all__ = ["Accountant", "delta", "epsilon", "zcdp_epsilon", "zcdp_rho", "zcdp_rho_budget"]
@@ -443,3 +441,127 @@ def _leaf_renyi(leaf: Event, relation: Relation, orders: NDArray[np.float64]) ->
 def _library_renyi(event: Any, orders: NDArray[np.float64], relation: Any) -> NDArray[np.float64]:
     accountant = rdp_privacy_accountant.RdpAccountant(orders.tolist(), neighboring_relation=relation)
     return np.asarray(accountant.compose(event).rdp, dtype=np.float64)
+
+
+# ---- Why a tree of events has no price, in sentences -------------------------------------------------------
+def used_up(way: Alternative, delta: float) -> str | None:
+    """Why nothing of `delta` is left for the noise, None if something is.
+
+    Args:
+        way: what one unit meets.
+        delta: of the budget.
+    """
+    if way.delta > 0 and (way.delta > delta or (way.delta == delta and way.pure_epsilon is None)):
+        return (
+            f"bad events of probability {way.delta:.3g} use up delta = {delta:.3g}: nothing is left for the noise. "
+            "Raise delta, or make the bad events rarer."
+        )
+    if way.rounding > 0 and way.delta + 2 * way.rounding > delta:
+        return (
+            f"rounding of total variation {way.rounding:.3g} adds (1 + e^epsilon) times as much to delta, more than "
+            f"delta = {delta:.3g} allows at any epsilon. Give a larger delta; delta = 0 allows no rounding at all."
+        )
+    return None
+
+
+def no_price(way: Alternative, relation: str, name: str) -> str:
+    """Why no accountant, or not the one that was asked for, can price what one unit meets.
+
+    Args:
+        way: what one unit meets.
+        relation: the neighbouring relation, in words.
+        name: the accountant that was asked for.
+    """
+    sampled = [leaf for leaf in way.counted if isinstance(leaf, SampledEvent | MixtureEvent)]
+    events = sampled or list(way.counted)
+    names = list(dict.fromkeys(event.describe() for event in events))
+    what = "; ".join(names[:3]) + (f"; and {len(names) - 3} more" if len(names) > 3 else "")
+    what = what or "Gaussian noise alone"
+    if name != "best":
+        return (
+            f"the {name!r} accountant cannot price this under {relation}: {what}. Ask for accountant='best'."
+        )
+    return (
+        f"no accountant can price this under {relation}: {what}. On samples, prices are known of "
+        "Gaussian releases: on Poisson samples (one release per sample under replace-one), on fixed-size samples "
+        "(replace-one only), and on a sample and everybody under one noise (add-or-remove-one only)."
+    )
+
+
+# ---- Upper bounds of privacy curves on a grid, ready for connecting the dots -------------------------------
+# A curve delta(eps) is a convex function of e^eps, eps running over the whole line, with delta(-eps) = 1 - e^-eps +
+# e^-eps delta(eps) for a relation that is symmetric. Any convex upper bound is the curve of a pair of distributions
+# that dominates the mechanism (Zhu, Dong, Wang 2022), and the piecewise linear function through its grid points is
+# another.
+#
+# Source:
+#     Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022, algorithm 1.
+SMALLEST_MASS = 1e-15
+
+
+def shifted_gaussian_profile(
+    mu: float, shift: float, interval: float, *, two_signed: bool = False
+) -> NDArray[np.float64]:
+    """The convex curve of an objective perturbation, see `privopt.ledger.shifted`.
+
+    Args:
+        mu: sensitivity over standard deviation.
+        shift: at least 0.
+        interval: distance of the grid points, the middle one being 0.
+        two_signed: whether the derivative of the loss may have either sign.
+    """
+    half_width = math.ceil((shift + mu * (mu / 2 + 8.5)) / interval)
+    return _tidy(ShiftedCurve(mu, shift, two_signed).deltas(_even_grid(half_width, interval)))
+
+
+def zcdp_profile(rho: float, interval: float) -> NDArray[np.float64]:
+    """The greatest convex function of e^eps below the delta(eps) of rho-zCDP and its mirror, on a symmetric grid."""
+    half_width = math.ceil(zcdp_epsilon(rho, SMALLEST_MASS) / interval)
+    at = _even_grid(half_width, interval)
+    above = zcdp_deltas(rho, at[half_width:])
+    below = at[:half_width]
+    deltas = np.concatenate((-np.expm1(below) + np.exp(below) * above[:0:-1], above))
+    return _tidy(_convex_minorant(np.exp(at), deltas))
+
+
+def pure_profile(epsilon: float, interval: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The curve of randomized response, which dominates every pure mechanism, at the grid points beside its two bends.
+
+    Args:
+        epsilon: the pure privacy parameter.
+        interval: distance of the grid points.
+
+    Returns:
+        The points in multiples of `interval`, increasing, and the curve there.
+
+    Source:
+        Kairouz, Oh, Viswanath 2015.
+    """
+    lowest, highest = math.floor(epsilon / interval), math.ceil(epsilon / interval)
+    points = np.unique(np.asarray([-highest, -lowest, lowest, highest], dtype=np.int64))
+    at = points * interval
+    # (e^epsilon - e^at) / (1 + e^epsilon), written so that nothing overflows.
+    chord = (1 - np.exp(at - epsilon)) / (1 + math.exp(-epsilon))
+    return points, _tidy(np.maximum(chord, -np.expm1(np.minimum(at, 0.0))))
+
+
+def _even_grid(half_width: int, interval: float) -> NDArray[np.float64]:
+    return np.arange(-half_width, half_width + 1).astype(np.float64) * interval
+
+
+def _convex_minorant(points: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The lower convex hull of a function on increasing points, evaluated at the same points."""
+    hull: list[int] = []
+    x, y = points.tolist(), values.tolist()
+    for i in range(len(x)):
+        while len(hull) > 1:
+            a, b = hull[-2], hull[-1]
+            if (y[b] - y[a]) * (x[i] - x[b]) < (y[i] - y[b]) * (x[b] - x[a]):
+                break
+            hull.pop()
+        hull.append(i)
+    return np.interp(points, points[hull], values[hull]).astype(np.float64)
+
+
+def _tidy(deltas: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.minimum.accumulate(np.clip(deltas, 0.0, 1.0))

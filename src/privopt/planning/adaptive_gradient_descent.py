@@ -17,9 +17,8 @@ Source:
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from privopt.planning import descent_defaults
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
@@ -28,6 +27,9 @@ from privopt.planning.plan import Finding
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.glm import ScalarLoss
 from privopt.problems.growth import KL
+
+if TYPE_CHECKING:
+    from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
 
 WINDOW, SHORTEST, LONGEST = 300, 30, 500
 ALIKE_WINDOW = 100  # where all directions look alike
@@ -78,7 +80,7 @@ class AdaptiveDescentFacts:
         return self.clip**2 * self.curvature * self.trace_ratio / (self.n**2 * self.rho)
 
 
-def trace_ratio(solver: Any, instance: Instance) -> float:
+def trace_ratio(solver: "AdaptiveGradientDescent", instance: Instance) -> float:
     """One for one output, since a record's Hessian has rank one; at most two for a softmax."""
     del solver
     if instance.has_own_loss:
@@ -86,18 +88,18 @@ def trace_ratio(solver: Any, instance: Instance) -> float:
     return 1.0 if isinstance(instance.problem.loss, ScalarLoss) else 2.0
 
 
-def smoothness(solver: Any, instance: Instance) -> float:
+def smoothness(solver: "AdaptiveGradientDescent", instance: Instance) -> float:
     """L, the penalty included."""
     return solver.curvature + instance.penalty_smoothness
 
 
-def step_size(solver: Any, instance: Instance) -> float:
+def step_size(solver: "AdaptiveGradientDescent", instance: Instance) -> float:
     """1 / L, half of it in the paper's variant."""
     whole = 1.0 / smoothness(solver, instance)
     return 0.5 * whole if solver.variant == "paper" else whole
 
 
-def window(solver: Any, instance: Instance) -> int:
+def window(solver: "AdaptiveGradientDescent", instance: Instance) -> int:
     """W: six condition numbers where there is one, within limits."""
     growth, ridge, curved = solver.growth, instance.ridge, smoothness(solver, instance)
     if growth is not None and growth.kappa == 2.0:
@@ -107,19 +109,7 @@ def window(solver: Any, instance: Instance) -> int:
     return WINDOW
 
 
-DEFAULTS = {
-    "curvature": lambda solver, instance: descent_defaults.smoothness(instance),
-    "clip": lambda solver, instance: descent_defaults.default_clip(instance),
-    "step_size": step_size,
-    "noise_ratio": lambda solver, instance: min(1.0, 3.0 / math.sqrt(instance.parameters)),
-    "trace_ratio": trace_ratio,
-    "growth": lambda solver, instance: instance.growth,
-    "window": window,
-    "returns": lambda solver, instance: "last",
-}
-
-
-def in_coordinates(solver: Any, coordinates: Coordinates) -> dict[str, Any]:
+def in_coordinates(solver: "AdaptiveGradientDescent", coordinates: Coordinates) -> dict[str, Any]:
     """Lengths of other coordinates, where all directions should look alike."""
     alike = {
         "window": ALIKE_WINDOW,
@@ -135,7 +125,7 @@ def in_coordinates(solver: Any, coordinates: Coordinates) -> dict[str, Any]:
     }
 
 
-def facts(solver: Any, instance: Instance) -> AdaptiveDescentFacts:
+def facts(solver: "AdaptiveGradientDescent", instance: Instance) -> AdaptiveDescentFacts:
     """The constants of a configured solver."""
     multiplier = solver.noise_multiplier
     return AdaptiveDescentFacts(
@@ -149,7 +139,7 @@ def facts(solver: Any, instance: Instance) -> AdaptiveDescentFacts:
     )
 
 
-def forecast(solver: Any, instance: Instance) -> Forecast:
+def forecast(solver: "AdaptiveGradientDescent", instance: Instance) -> Forecast:
     """The excess where the growth is known, and how flat the flattest iterate may become."""
     if not instance.is_private:
         return Forecast(meaning="the noise is off", notices=(NOISE_IS_OFF,))
@@ -175,7 +165,7 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
     )
 
 
-def _indicators(solver: Any, instance: Instance) -> dict[str, Finding]:
+def _indicators(solver: "AdaptiveGradientDescent", instance: Instance) -> dict[str, Finding]:
     """How flat the flattest iterate can be expected to be, where the start's excess is bounded."""
     problem, at_zero = instance.problem, instance.loss_at_zero
     gap = math.inf if solver.growth is None else solver.growth.gap_within(solver.clip)

@@ -28,9 +28,6 @@ def default_rounds(program: Any, task: WorkloadTask) -> int:
     return min(max(1, round(ROUNDS_SLOPE * math.sqrt(loudness(task)))), parts(task.problem))
 
 
-MWEM_DEFAULTS = {"rounds": default_rounds}
-
-
 def fit_seconds(iterations: float, workload: Workload) -> float:
     """An iteration evaluates the answers and the adjoint about once each."""
     if workload.queries is not None:

@@ -212,22 +212,6 @@ def certificate_share(solver: Any, instance: Instance) -> float:
     return CERTIFICATE_SHARE if solver.mode == "guarantee" and by_gradients else 0.0
 
 
-DEFAULTS = {
-    "distance": distance,
-    "radius": lambda solver, instance: solver.distance * GUARANTEE_RADIUS,
-    "oracle": oracle,
-    "smoothing": smoothing,
-    "directions": directions,
-    "steps": steps,
-    "window": window,
-    "clip": clip,
-    "typical": typical,
-    "step_factor": step_factor,
-    "returns": lambda solver, instance: "last" if solver.mode == "guarantee" else "tail",
-    "certificate_share": certificate_share,
-}
-
-
 def stddev(solver: Any, instance: Instance) -> float:
     """sigma of a configured solver: the noise of a coordinate of one released gradient."""
     if not instance.is_private:

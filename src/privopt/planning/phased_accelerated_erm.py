@@ -20,12 +20,12 @@ Source:
 """
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Literal
 
 from privopt.errors import BudgetTooSmall
 from privopt.mechanisms.sparse_test import SparseTest
 from privopt.mechanisms.tested_samples import TestedSamples
-from privopt.planning import descent_defaults, phases
+from privopt.planning import phases
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.plan import Finding
@@ -34,6 +34,9 @@ from privopt.planning.users import one_shot_noise
 from privopt.problems.glm import GLMLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public
+
+if TYPE_CHECKING:
+    from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
 
 PHASES = 3
 STRENGTH_FACTOR = 0.2
@@ -58,7 +61,7 @@ def records(instance: Instance) -> float:
     return instance.public.typical_records
 
 
-def strength(solver: Any, instance: Instance) -> float:
+def strength(solver: "PhasedAcceleratedERM", instance: Instance) -> float:
     """lam of the first phase."""
     public = instance.public
     rate = 1.0 / math.sqrt(public.n * records(instance))
@@ -69,7 +72,7 @@ def strength(solver: Any, instance: Instance) -> float:
     return STRENGTH_FACTOR * phases.steepest_gradient(instance) / solver.distance * rate
 
 
-def clip(solver: Any, instance: Instance) -> float:
+def clip(solver: "PhasedAcceleratedERM", instance: Instance) -> float:
     """The clip of a user's weighted mean gradient; infinite with the noise off."""
     del solver
     if not instance.is_private:
@@ -78,25 +81,25 @@ def clip(solver: Any, instance: Instance) -> float:
     return instance.public.typical_weight * phases.steepest_gradient(instance) * share
 
 
-def spread(solver: Any, instance: Instance) -> float:
+def spread(solver: "PhasedAcceleratedERM", instance: Instance) -> float:
     """b*, where users' weighted mean gradients are expected around their own mean."""
     del solver
     share = SPREAD_FACTOR / math.sqrt(records(instance))
     return instance.public.typical_weight * phases.steepest_gradient(instance) * share
 
 
-def quantile(solver: Any, instance: Instance) -> float:
+def quantile(solver: "PhasedAcceleratedERM", instance: Instance) -> float:
     """The share of users that an adaptive clip leaves alone."""
     del solver
     return min(0.99, max(0.3, 0.99 - 15.0 * one_shot_noise(instance)))
 
 
-def strengths(solver: Any) -> tuple[float, ...]:
+def strengths(solver: "PhasedAcceleratedERM") -> tuple[float, ...]:
     """lam_i = lam 2^(p i)."""
     return tuple(solver.strength * 2.0 ** (solver.strength_growth * i) for i in range(solver.phases))
 
 
-def lengths(solver: Any, instance: Instance) -> tuple[tuple[int, ...], ...]:
+def lengths(solver: "PhasedAcceleratedERM", instance: Instance) -> tuple[tuple[int, ...], ...]:
     """The steps of every run of AC-SA, phase by phase: one run each, or several that halve the gap."""
     found: list[tuple[int, ...]] = []
     for lam in strengths(solver):
@@ -145,12 +148,14 @@ def gap_bound(
     return optimisation + 8.0 * variance / (strong_convexity * (steps + 1))
 
 
-def steps(solver: Any) -> tuple[int, ...]:
+def steps(solver: "PhasedAcceleratedERM") -> tuple[int, ...]:
     """T_i, of each phase."""
     return tuple(sum(stages) for stages in solver.lengths)
 
 
-def tests_by(solver: Any, instance: Instance) -> str:
+def tests_by(
+    solver: "PhasedAcceleratedERM", instance: Instance
+) -> Literal["none", "gaussian", "sparse-vector"]:
     """Gaussian tests for up to 40 steps, the sparse vector beyond; on samples nothing else has a price."""
     del instance
     if solver.aggregator != "stable":
@@ -161,14 +166,14 @@ def tests_by(solver: Any, instance: Instance) -> str:
     return "gaussian" if taken <= phases.MOST_GAUSSIAN_TESTS else "sparse-vector"
 
 
-def bad_event_delta(solver: Any, instance: Instance) -> float:
+def bad_event_delta(solver: "PhasedAcceleratedERM", instance: Instance) -> float:
     """delta_1 of a step's test; 0 without tests."""
     if solver.aggregator != "stable":
         return 0.0
     return phases.bad_event_delta(instance, solver, max(steps(solver), default=1))
 
 
-def test_share(solver: Any, instance: Instance) -> float:
+def test_share(solver: "PhasedAcceleratedERM", instance: Instance) -> float:
     """The Gaussian test's part of a step's rho.
 
     Raises:
@@ -192,7 +197,7 @@ def test_share(solver: Any, instance: Instance) -> float:
     return plan.share
 
 
-def probe_share(solver: Any, instance: Instance) -> float:
+def probe_share(solver: "PhasedAcceleratedERM", instance: Instance) -> float:
     """The probe's part of the budget, where the rows say how curved the loss is and nobody else does."""
     public = instance.public
     useful = (
@@ -201,26 +206,7 @@ def probe_share(solver: Any, instance: Instance) -> float:
     return PROBE_SHARE if useful and solver.phases > 0 else 0.0
 
 
-DEFAULTS = {
-    "phases": lambda solver, instance: PHASES,
-    "probe_share": probe_share,
-    "distance": lambda solver, instance: phases.distance(instance),
-    "smoothness": lambda solver, instance: (
-        descent_defaults.smoothness(instance) + instance.penalty_smoothness
-    ),
-    "strength": strength,
-    "lengths": lengths,
-    "clip": clip,
-    "quantile": quantile,
-    "spread": spread,
-    "tests": tests_by,
-    "bad_event_delta": bad_event_delta,
-    "test_share": test_share,
-    "test_epsilon": lambda solver, instance: 0.25 * instance.budget.epsilon if instance.is_private else 1.0,
-}
-
-
-def search(solver: Any, count: int) -> SparseTest:
+def search(solver: "PhasedAcceleratedERM", count: int) -> SparseTest:
     """The sparse vector of a phase of `count` steps."""
     vector = SparseTest.of(
         solver.test_epsilon / phases.parts(solver),
@@ -242,7 +228,7 @@ def search(solver: Any, count: int) -> SparseTest:
     )
 
 
-def require_worthwhile(solver: Any, instance: Instance) -> None:
+def require_worthwhile(solver: "PhasedAcceleratedERM", instance: Instance) -> None:
     """Refuse tests whose means would be more than five times as noisy as those around a known centre.
 
     Raises:
@@ -259,7 +245,7 @@ def require_worthwhile(solver: Any, instance: Instance) -> None:
             raise _too_dear(cost, points, sum(steps(solver)), instance)
 
 
-def probe_multiplier(solver: Any) -> float:
+def probe_multiplier(solver: "PhasedAcceleratedERM") -> float:
     """Of the probe, as a part of what the steps that one user is in release."""
     counts = steps(solver)
     together = sum(counts) if solver.reuse else max(counts, default=1)
@@ -288,14 +274,14 @@ def probed_smoothness(most: float, released: float, stddev: float, problem: Prob
     return min(most, curvature * eigenvalue + penalty)
 
 
-def mean_multiplier(solver: Any) -> float:
+def mean_multiplier(solver: "PhasedAcceleratedERM") -> float:
     """Of a step's released mean, over its sensitivity."""
     if solver.tests == "gaussian":
         return solver.noise_multiplier / math.sqrt(1.0 - solver.test_share)
     return solver.noise_multiplier
 
 
-def forecast(solver: Any, instance: Instance) -> Forecast:
+def forecast(solver: "PhasedAcceleratedERM", instance: Instance) -> Forecast:
     """The theorem's lam R^2 / 2 + c L0^2 / (lam n m) + d sigma^2 / (lam T), with the noise that will be added."""
     public, taken = instance.public, steps(solver)
     if not any(taken):
@@ -317,7 +303,9 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
     )
 
 
-def _halving(solver: Any, instance: Instance, smooth: float, strong: float) -> tuple[int, ...]:
+def _halving(
+    solver: "PhasedAcceleratedERM", instance: Instance, smooth: float, strong: float
+) -> tuple[int, ...]:
     """As many runs that halve the gap as fit the steps of a phase, at least one."""
     most = solver.most_steps or (ALL_STAGES if instance.is_private else STAGES * NOISELESS_STEPS)
     gap = smooth * solver.distance**2 / 2.0
@@ -336,7 +324,7 @@ def _halving(solver: Any, instance: Instance, smooth: float, strong: float) -> t
     return tuple(kept) or (min(most, planned[0]),)
 
 
-def _variance(solver: Any, instance: Instance, most: int) -> float:
+def _variance(solver: "PhasedAcceleratedERM", instance: Instance, most: int) -> float:
     """V^2 of a step, if every phase takes as many as it may."""
     if not instance.is_private:
         return 0.0

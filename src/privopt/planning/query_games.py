@@ -71,16 +71,10 @@ def default_draws(program: Any, task: WorkloadTask) -> int:
     return PRESET_DRAWS if program.variant == "preset" else 1
 
 
-GAME_DEFAULTS = {"draws": default_draws, "rounds": default_rounds}
-
-
 def default_likelihood_draws(program: Any, task: WorkloadTask) -> int:
     """kappa / 30, between 40 and 100: more of them only where each can be nearly uniform."""
     del program
     return min(MOST_DRAWS, max(FEWEST_DRAWS, round(DRAWS_SLOPE * loudness(task))))
-
-
-LIKELIHOOD_DEFAULTS = {"draws": default_likelihood_draws}
 
 
 def game_seconds(program: Any, workload: Workload) -> float:
@@ -152,13 +146,6 @@ def default_questions(program: Any, task: WorkloadTask) -> int:
     """Each query once."""
     del program
     return task.problem.size
-
-
-UPDATE_DEFAULTS = {
-    "questions": default_questions,
-    "updates": default_updates,
-    "threshold": default_threshold,
-}
 
 
 def updates_forecast(program: Any, task: WorkloadTask) -> Forecast:

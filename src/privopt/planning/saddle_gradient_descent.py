@@ -1,24 +1,22 @@
 """Defaults and forecast of private descent and ascent, from public numbers. Utility only."""
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 from privopt.planning import game_forecast
 from privopt.planning.forecast import Forecast
-from privopt.planning.sampled_dual_averaging import default_held, price_shares
+from privopt.planning.sampled_dual_averaging import price_shares
 from privopt.planning.task import Task
 from privopt.problems.saddle import Game, Player, Who
 from privopt.problems.vertices import set_of
 
+if TYPE_CHECKING:
+    from privopt.games.gradient_players import GradientPlayers
+    from privopt.games.saddle_gradient_descent import SaddleGradientDescent
+
 STEPS = 150
 MEAN_SHARE = 0.1  # of the clip that a mean gradient is long; measured
 STEP_GAIN = 2.0  # of the step that the bound of descent asks for; measured
-
-
-def default_steps(solver: Any, task: Task[Game]) -> int:
-    """T."""
-    del solver, task
-    return STEPS
 
 
 def default_clip(who: Who, task: Task[Game]) -> float:
@@ -27,14 +25,14 @@ def default_clip(who: Who, task: Task[Game]) -> float:
     return player.half_range * math.sqrt(player.vertices.count)
 
 
-def noise_shares(solver: Any, task: Task[Game]) -> dict[Who, float]:
+def noise_shares(solver: "GradientPlayers", task: Task[Game]) -> dict[Who, float]:
     """By player, what the common noise multiplier is multiplied by: the dearer player's is smaller."""
     shares = price_shares(task.problem)
     uses = max(1, solver.rounds_of_data())
     return {who: math.sqrt(uses / (2.0 * share)) for who, share in shares.items()}
 
 
-def default_step(who: Who, solver: Any, task: Task[Game]) -> float:
+def default_step(who: Who, solver: "SaddleGradientDescent", task: Task[Game]) -> float:
     """D / (sqrt(T) g), D the set's diameter and g the length of a noisy mean gradient."""
     player = task.problem.players[who]
     clip = getattr(solver, f"clip_{who}")
@@ -53,15 +51,7 @@ def obstacle(player: Player) -> str | None:
     return None
 
 
-DEFAULTS = {
-    "held": default_held,
-    "steps": default_steps,
-    "clip_x": lambda solver, task: default_clip("x", task),
-    "clip_y": lambda solver, task: default_clip("y", task),
-}
-
-
-def forecast(solver: Any, task: Task[Game]) -> Forecast:
+def forecast(solver: "SaddleGradientDescent", task: Task[Game]) -> Forecast:
     """About that of noisy exponentiated gradient."""
     del solver
     gap = game_forecast.noised_gap(task)

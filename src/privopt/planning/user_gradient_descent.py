@@ -22,7 +22,7 @@ Source:
 """
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from privopt.planning import descent_defaults
 from privopt.planning.coordinates import Coordinates
@@ -31,6 +31,9 @@ from privopt.planning.instance import Instance
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
 from privopt.planning.users import expected_excess, faint_users, one_shot_noise
 from privopt.public import Public
+
+if TYPE_CHECKING:
+    from privopt.solvers.user_gradient_descent import UserGradientDescent
 
 CLIP_RATE = 0.4
 HEIGHT = 0.19  # of the count over the clip: 3.5 % of the budget
@@ -84,26 +87,12 @@ def smoothness(instance: Instance) -> float:
     return descent_defaults.smoothness(instance) + instance.penalty_smoothness
 
 
-def steps(solver: Any, instance: Instance) -> int:
+def steps(solver: "UserGradientDescent", instance: Instance) -> int:
     """T."""
     if solver.reach is None:
         return descent_defaults.NOISELESS_STEPS
     wanted = solver.reach / solver.clip * (1.0 - solver.momentum) / solver.step_size
     return min(max(math.ceil(wanted), FEWEST_STEPS), MOST_STEPS)
-
-
-DEFAULTS = {
-    "clip": lambda solver, instance: first_clip(instance),
-    "typical": lambda solver, instance: instance.public.typical_records,
-    "quantile": lambda solver, instance: quantile(instance),
-    "momentum": lambda solver, instance: MOMENTUM,
-    "fading": lambda solver, instance: math.isinf(instance.problem.loss.curvature),
-    "weighted": lambda solver, instance: instance.public.by_user and instance.public.weighting != "user",
-    "reach": lambda solver, instance: reach(instance),
-    "step_size": lambda solver, instance: STEP_FACTOR / smoothness(instance),
-    "steps": steps,
-    "returns": lambda solver, instance: "tail" if instance.is_private else "last",
-}
 
 
 def records_of_weight(weight: float, public: Public) -> float:
@@ -112,7 +101,7 @@ def records_of_weight(weight: float, public: Public) -> float:
     return max(public.records_per_unit * share, 1.0)
 
 
-def rescaled_clip(solver: Any, weight: float, public: Public) -> float:
+def rescaled_clip(solver: "UserGradientDescent", weight: float, public: Public) -> float:
     """C_0 for the number of records that the mean weight stands for, not the typical one. Post-processing."""
     return solver.clip * spread(records_of_weight(weight, public)) / spread(solver.typical)
 
@@ -126,7 +115,7 @@ def in_coordinates(coordinates: Coordinates) -> dict[str, Any]:
     }
 
 
-def forecast(solver: Any, instance: Instance) -> Forecast:
+def forecast(solver: "UserGradientDescent", instance: Instance) -> Forecast:
     """That of `users.expected_excess`."""
     if not instance.is_private:
         return Forecast(

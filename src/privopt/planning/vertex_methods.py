@@ -74,36 +74,6 @@ def obstacle(
     return None
 
 
-def default_vertices(solver: Any, instance: Instance) -> Vertices:
-    """Those of the constraint set."""
-    del solver
-    return polytope(instance.problem, instance.public)
-
-
-def default_penalty_bound(solver: Any, instance: Instance) -> float:
-    """The largest entry of a smooth penalty's gradient in the set, whose points have entries of `largest` at most."""
-    return instance.penalty_smoothness * solver.vertices.largest
-
-
-def default_clip(solver: Any, instance: Instance) -> float:
-    """C: half the largest slope of the loss, or a guess, times the largest entry of a row; infinite without noise."""
-    return finite_clip(solver, instance) if instance.is_private else math.inf
-
-
-def finite_clip(solver: Any, instance: Instance) -> float:
-    """The same, whether there is noise or not."""
-    entries = mirror_geometry.largest_entry(instance, solver.entry_bound)
-    lipschitz = math.inf if instance.has_own_loss else instance.problem.loss.lipschitz
-    return min(descent_defaults.guess(instance).slope, SLOPE_SHARE * lipschitz) * entries
-
-
-DEFAULTS = {
-    "vertices": default_vertices,
-    "penalty_bound": default_penalty_bound,
-    "clip": default_clip,
-}
-
-
 def signal(instance: Instance, count: int) -> float:
     """n sqrt(rho) / log m, what one exponential choice among m vertices can tell apart, for the whole budget."""
     return instance.public.n * math.sqrt(rho_of(instance)) / log_count(count)

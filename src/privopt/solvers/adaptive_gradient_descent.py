@@ -8,18 +8,20 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Bool, Float
+from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, NoEvent, sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.planning import adaptive_gradient_descent as planning
+from privopt.planning import descent_defaults
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
@@ -30,14 +32,159 @@ from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser
 from privopt.public import Public
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.result import Outcome, Status
-from privopt.solvers.adaptive_course import Course, DescentState, let_through, step_from
-from privopt.solvers.adaptive_paper import PaperNoise
-from privopt.solvers.base import Defaults, Solver
+from privopt.solvers.base import Solver
 from privopt.solvers.fields import choice, derived, number
-from privopt.solvers.norm_tracking import NormTracker, Vector
+from privopt.solvers.guarded import guarded
 from privopt.solvers.stationary_selection import MOST_CANDIDATES, FlattestPoints, select_stationary
+
+# ------------------------------------------------------------------------------------------------------------
+# The norm of the gradient, followed from noisy gradients that are released anyway: it costs nothing more.
+# With g_t = grad F(w_t) + noise of standard deviation s_t a coordinate, p coordinates and a window W,
+#
+#     m <- b m + (1 - b) g_t,   v <- b^2 v + (1 - b)^2 s_t^2,   b = 1 - 1 / min(t + 1, W)
+#     N^2 <- |m|^2 - p v, at most a factor 1 -+ 1/W from the N before, within [floor, cap]
+#
+# `|m|^2 - p v` is an unbiased estimate of the squared norm of the averaged gradient. Averaging vectors before squaring
+# divides its error by W, squaring first only by sqrt(W). The slow change makes N, and so the noise, a smooth schedule.
+#
+# Source:
+#     Menart, Ullah, Arora, Bassily, Guzman 2023, Algorithm 3, whose separate releases of the norm this replaces.
+Vector = NDArray[np.float64]
+
+
+class NormTracker(NamedTuple):
+    """Where the estimate stands; all of it is a function of released values."""
+
+    mean: Vector  # m, an average of released gradients
+    variance: float  # v, of the noise of one coordinate of m
+    norm: float  # N
+    gradients: int  # how many gradients were averaged
+
+    @classmethod
+    def of_first(cls, gradient: Vector, scale: float, cap: float) -> "NormTracker":
+        """From the first gradient; at least half the norm of its noise, since below that nothing can be told."""
+        square, noise = float(np.vdot(gradient, gradient)), gradient.size * scale**2
+        return cls(gradient, scale**2, min(cap, math.sqrt(max(square - noise, 0.25 * noise))), 1)
+
+    def updated(
+        self,
+        gradient: Vector,
+        scale: float,
+        *,
+        window: int,
+        floor: float,
+        cap: float,
+        flow: Callable[[Vector], Vector] | None = None,
+    ) -> "NormTracker":
+        """After one more gradient.
+
+        Args:
+            gradient: the released gradient, that of a smooth penalty included.
+            scale: the standard deviation of its noise.
+            window: W.
+            floor: least N.
+            cap: largest N; it wins over the floor.
+            flow: from a gradient to the step that a penalty or a constraint set lets through, over the step size; None
+                if that is the gradient. Its coordinates that are exactly 0 carry no noise.
+        """
+        gradients = self.gradients + 1
+        keep = 1.0 - 1.0 / min(gradients, window)
+        mean = keep * self.mean + (1.0 - keep) * gradient
+        variance = keep**2 * self.variance + (1.0 - keep) ** 2 * scale**2
+        moved = mean if flow is None else flow(mean)
+        free = mean.size if flow is None else int(np.count_nonzero(moved))
+        square = float(np.vdot(moved, moved)) - free * variance
+        slowest, fastest = self.norm * (1.0 - 1.0 / window), self.norm * (1.0 + 1.0 / window)
+        norm = math.sqrt(min(max(square, slowest**2), fastest**2))
+        return NormTracker(mean, variance, min(max(norm, floor), cap), gradients)
+
+
+# ---- How far a run of adaptive descent has come, what it has left to spend, and one step of it -------------
+class DescentState(NamedTuple):
+    """Where the descent stands; every entry is a function of released values."""
+
+    params: Float[Array, " *shape"]  # w_t
+    finite: Bool[Array, ""]  # whether every iterate so far was
+
+
+@dataclass
+class Course:
+    """How far a run has come: functions of releases."""
+
+    state: DescentState
+    rho: float  # the whole budget
+    left: float  # of it
+    flat: FlattestPoints
+    norm: float = math.inf
+    steps: int = 0
+    status: Status = Status.FINISHED
+    last: bool = False
+    weights: float = 0.0
+    average: Vector | float = 0.0
+
+    @property
+    def params(self) -> Array:
+        return self.state.params
+
+    @property
+    def goes_on(self) -> bool:
+        return self.status is Status.FINISHED
+
+    @property
+    def used(self) -> float:
+        return 0.0 if math.isinf(self.rho) else 1.0 - self.left / self.rho
+
+    def dries_up(self, multiplier: float) -> bool:
+        """Whether what is left buys only a release of more than twice the noise; then that is the end."""
+        if self.left * 8.0 * multiplier**2 >= 1.0:  # 1 / sqrt(2 left) <= 2 multiplier
+            return False
+        self.status = Status.BUDGET_SPENT
+        return True
+
+    def charge(self, multiplier: float) -> float:
+        """Take the price off what is left, or all of it; the noise multiplier that this buys."""
+        cost = 0.5 / multiplier**2
+        self.last = cost >= self.left
+        if self.last:
+            multiplier, cost = 1.0 / math.sqrt(2.0 * self.left), self.left
+        self.left -= cost
+        return multiplier
+
+    def advance(self, norm: float, moved: DescentState, weight: float = 0.0) -> None:
+        """One step: `norm` belongs to the point that is left, `moved` has the next one, averaged in if weighed."""
+        self.flat.add(norm, self.params)
+        self.norm, self.steps, self.state = norm, self.steps + 1, moved
+        if not np.asarray(moved.finite):  # half the time of asking the array of JAX
+            self.status = Status.DIVERGED
+            return
+        if self.last:
+            self.status = Status.BUDGET_SPENT
+        if weight > 0.0:
+            self.weights += weight
+            self.average = self.average + weight / self.weights * (np.asarray(self.params) - self.average)
+
+
+@jax.jit
+def step_from(
+    state: DescentState, gradient: Array, *, step_size: float, problem: Problem
+) -> tuple[Array, DescentState]:
+    """The slope g + grad r, and the state after x = prox(x - eta slope)."""
+    slope = gradient + problem.regulariser.gradient(state.params)
+    return slope, _moved(state, gradient, step_size=step_size, problem=problem)
+
+
+@guarded
+def _moved(state: DescentState, gradient: Array, *, step_size: float, problem: Problem) -> DescentState:
+    return state._replace(params=problem.proximal_step(state.params, gradient, step_size))
+
+
+@jax.jit
+def let_through(params: Array, slope: Array, *, step_size: float, problem: Problem) -> Array:
+    """The gradient mapping (x - prox(x - eta slope)) / eta."""
+    return (params - problem.prox(params - step_size * slope, step_size)) / step_size
+
 
 FLOOR = 0.3  # of the noise of one gradient bought with the whole budget: no norm below it can be told from 0
 
@@ -84,7 +231,6 @@ class AdaptiveGradientDescent(Solver):
 
     name: ClassVar[str] = "adaptive-gradient-descent"
     preconditions: ClassVar[bool] = True
-    defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     variant: Literal["practical", "paper"] = choice("practical")
     most_steps: int = number(3000, at_least=0)
@@ -100,6 +246,31 @@ class AdaptiveGradientDescent(Solver):
     selection_share: float = number(0.05, above=0, below=1)
     growth: KL | None = None
     failure: float = number(0.1, above=0, below=1)
+
+    def default_curvature(self, instance: Instance) -> float:
+        return descent_defaults.smoothness(instance)
+
+    def default_clip(self, instance: Instance) -> float:
+        return descent_defaults.default_clip(instance)
+
+    def default_step_size(self, instance: Instance) -> float:
+        return planning.step_size(self, instance)
+
+    def default_noise_ratio(self, instance: Instance) -> float:
+        return min(1.0, 3.0 / math.sqrt(instance.parameters))
+
+    def default_trace_ratio(self, instance: Instance) -> float:
+        return planning.trace_ratio(self, instance)
+
+    def default_growth(self, instance: Instance) -> KL | None:
+        return instance.growth
+
+    def default_window(self, instance: Instance) -> int:
+        return planning.window(self, instance)
+
+    def default_returns(self, instance: Instance) -> Literal["last", "average", "flattest", "selected"]:
+        del instance
+        return "last"
 
     def forecast(self, instance: Instance) -> Forecast:
         return planning.forecast(self, instance)
@@ -283,3 +454,75 @@ class AdaptiveGradientDescent(Solver):
 @partial(jax.jit, static_argnames=("public",))
 def _sensitivity(query: ClippedGradient, public: Public) -> Any:
     return query.sensitivity(public) * jnp.ones((), jnp.float64)
+
+
+# ---- Adaptive noisy gradient descent as it was published, with its price corrected: for comparisons --------
+# With n units, p parameters, rho the whole budget, D = factor L0 / n and failure probability beta:
+#
+#     l = ln(max(n sqrt(rho) / beta, e)),   sigma_N = L0 / (sqrt(n) rho^(1/4)),   c_N = D^2 / (2 sigma_N^2)
+#     repeat: stop if less than 2 c_N is left
+#         N = |grad F(w)| + noise of standard deviation sigma_N                       costs c_N
+#         s = max(N, 0) / sqrt(p l), at least D / sqrt(2 rho_left): then it is the last step
+#         w <- w - eta (grad F(w) + noise of standard deviation s)                    costs D^2 / (2 s^2)
+#
+# Differs from the paper:
+#     Each gradient is charged by the noise it gets; the paper charges by N^2 where the noise was raised to a floor, so
+#     that a negative N is nearly free. Both releases of a step are paid for before they are made, and the paper's last
+#     release of the norm not at all. D has the factor of the relation. The noise of the scalar N is one number.
+# Source:
+#     Menart, Ullah, Arora, Bassily, Guzman 2023, Algorithm 3.
+@dataclass(frozen=True, kw_only=True)
+class PaperNoise:
+    """The noise multipliers of the published method.
+
+    Attributes:
+        rho: the whole budget.
+        norm_multiplier: of each release of the norm, sigma_N / D.
+        per_norm: the noise multiplier of a gradient for each unit of N, 1 / (D sqrt(p l)).
+    """
+
+    rho: float
+    norm_multiplier: float
+    per_norm: float
+
+    @classmethod
+    def of(
+        cls, *, n: int, rho: float, clip: float, sensitivity: float, parameters: int, failure: float
+    ) -> "PaperNoise":
+        """From public numbers; `sensitivity` is D and `failure` beta."""
+        log = math.log(max(n * math.sqrt(rho) / failure, math.e))
+        spread = clip / (math.sqrt(n) * rho**0.25)
+        return cls(
+            rho=rho,
+            norm_multiplier=spread / sensitivity,
+            per_norm=1.0 / (sensitivity * math.sqrt(parameters * log)),
+        )
+
+    @property
+    def norm_cost(self) -> float:
+        """c_N."""
+        return 0.5 / self.norm_multiplier**2
+
+    def stops(self, left: float) -> bool:
+        """Whether what is left pays for no more than a norm and a gradient as noisy as that."""
+        return left < 2.0 * self.norm_cost
+
+    def gradient(
+        self, curator: Curator, at_point: ClippedGradient, left: float
+    ) -> tuple[Array, float, float, bool]:
+        """One step's two releases.
+
+        Returns:
+            The noisy gradient, the noisy norm, what is left, and whether this was the last step.
+        """
+        at_norm = GradientNorm(
+            loss=at_point.loss, at=at_point.at, clip=at_point.clip, balanced=at_point.balanced
+        )
+        norm = float(curator.release(at_norm, Gaussian(self.norm_multiplier)))
+        left -= self.norm_cost
+        least = 1.0 / math.sqrt(2.0 * left)
+        multiplier = max(norm, 0.0) * self.per_norm
+        last = multiplier <= least
+        multiplier = least if last else multiplier
+        gradient = curator.release(at_point, Gaussian(multiplier))
+        return gradient, norm, (0.0 if last else left - 0.5 / multiplier**2), last

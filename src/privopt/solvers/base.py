@@ -29,16 +29,14 @@ from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.result import Outcome, Result
 from privopt.solvers.fields import asks_for_clip, derived
-from privopt.solvers.program import Defaults, Program
-
-__all__ = ["Defaults", "Solver"]
+from privopt.solvers.program import Program
 
 
 @dataclass(frozen=True, kw_only=True)
 class Solver(Program[Problem]):
     """A program that minimises. Open fields are derived from public quantities by `configure`.
 
-    A subclass declares its fields (see `fields`), how the open ones are derived (`defaults`), what it releases
+    A subclass declares its fields (see `fields`), how the open ones are derived (`default_<field>`), what it releases
     (`event`), what to expect of it (`forecast`) and how it runs (`run`). In `run` the only lines that cost privacy are
     calls on `curator`. Concrete solvers are final.
 

@@ -6,20 +6,23 @@ Source: ours; the choice is that of a quantile by the exponential mechanism (Smi
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
+from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, GaussianEvent, NoEvent, NonPrivateEvent, Sequence, leaf_counts
+from privopt.ledger.gaussian_dp import gaussian_budget
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.exponential import ExponentialMechanism
-from privopt.planning import clip_choice as planning
+from privopt.planning import descent_defaults
 from privopt.planning.effort import two_point_values
 from privopt.planning.forecast import Forecast
 from privopt.planning.gradient_changes import MOST_DIRECTIONS
@@ -27,14 +30,45 @@ from privopt.planning.instance import Instance
 from privopt.planning.plan import Finding
 from privopt.problems.ball import haar_block
 from privopt.problems.black_box import BlackBox
+from privopt.problems.losses import Loss
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.base import MeanQuery
 from privopt.queries.norm_counts import NormCounts, ValueNormCounts
 from privopt.result import Outcome
-from privopt.solvers.base import Defaults, Solver
+from privopt.solvers.base import Solver
 from privopt.solvers.fields import asks_for_clip, declared, derived, number
 from privopt.solvers.gradient_descent import GradientDescent
+
+# ---- How a budget is split around a private choice of the clip, and the lengths that are tried -------------
+#     C_k = C_max 2^(-k / 2),  k = 0, ..., 30;  C_max = 32 guessed clips
+#
+# The choice has a share of rho = mu^2 / 2: with an exponential mechanism of range e it costs e^2 / 8. The clip of
+# gradients is the length below which a tenth of them are at the start, where most are long: one too small costs next to
+# nothing, as long as steps do not scale with it, and one too large costs noise. Estimates from values are hardly ever
+# longer than a gradient can be, so most of them fit: eight tenths. Utility only.
+#
+# A clip that stays keeps its bias however large the budget is, so it is the chosen length times max(1, sqrt(0.01 / x)),
+# x = factor sqrt(p) / (n mu), where the method does not follow the lengths of gradients itself.
+SHARE = 0.05
+LENGTHS = 31
+WIDEST = 32.0  # guessed clips
+QUANTILE, VALUE_QUANTILE = 0.1, 0.8
+QUIET = 0.01  # x
+BONUS = (
+    0.02  # of the units, for a length that is sqrt(2) times as long: decides where lengths have equal counts
+)
+
+
+def candidate_lengths(longest: float) -> NDArray[np.float64]:
+    """C_0 > ... > C_30."""
+    return longest * 2.0 ** (-np.arange(LENGTHS) / 2.0)
+
+
+def bonuses(loss: Loss) -> NDArray[np.float64]:
+    """What is added to the scores: less for shorter lengths of gradients, of which many may be equal; else nothing."""
+    each = 0.0 if isinstance(loss, BlackBox) else BONUS
+    return np.asarray(-each * np.arange(LENGTHS), np.float64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +97,9 @@ class PrivateClip(Solver):
 
     name: ClassVar[str] = "private-clip"
     by_values: ClassVar[bool] = True  # with an inner solver that can
-    defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     inner: Solver = field(default_factory=GradientDescent)
-    share: float = number(planning.SHARE, above=0, below=1)
+    share: float = number(SHARE, above=0, below=1)
     quantile: float = derived(above=0, below=1)
     delta: float = derived(at_least=0, below=1)
     longest: float = derived(above=0)
@@ -74,6 +107,37 @@ class PrivateClip(Solver):
     remainder: float = derived(at_least=0)
     choice_range: float = derived(above=0)
     planned: Solver = derived()
+
+    def default_quantile(self, instance: Instance) -> float:
+        return VALUE_QUANTILE if isinstance(instance.problem.loss, BlackBox) else QUANTILE
+
+    def default_delta(self, instance: Instance) -> float:
+        return instance.budget.delta
+
+    def default_longest(self, instance: Instance) -> float:
+        """C_max; of values as long as an estimate along one direction can be."""
+        loss = instance.problem.loss
+        if isinstance(loss, BlackBox):
+            return (loss.high - loss.low) / (2.0 * self.inner_smoothing(instance))
+        return WIDEST * descent_defaults.guess(instance).slope * instance.public.row_bound
+
+    def default_stretch(self, instance: Instance) -> float:
+        """The clip over the chosen length."""
+        follows = hasattr(self.inner, "quantile") or isinstance(instance.problem.loss, BlackBox)
+        if follows or not instance.is_private:
+            return 1.0
+        return max(1.0, math.sqrt(QUIET / descent_defaults.relative_noise(instance)))
+
+    def default_remainder(self, instance: Instance) -> float:
+        """The noise multiplier of the release that pays for the rest, before both parts are calibrated together."""
+        return 1.0 / (instance.mu * math.sqrt(1.0 - self.share)) if instance.is_private else 0.0
+
+    def default_choice_range(self, instance: Instance) -> float:
+        """e of the exponential mechanism: rho = e^2 / 8 = share mu^2 / 2; infinite without noise."""
+        return 2.0 * instance.mu * math.sqrt(self.share) if instance.is_private else math.inf
+
+    def default_planned(self, instance: Instance) -> Solver:
+        return self.configured_inner(instance.problem, instance.public, self.guessed_clip(instance))
 
     @property
     def title(self) -> str:
@@ -115,8 +179,8 @@ class PrivateClip(Solver):
             return self.with_(noise_multiplier=0.0)._planned(instance)
         split = self.with_(
             noise_multiplier=1.0,
-            remainder=planning.remainder(self, instance),
-            choice_range=planning.choice_range(self, instance),
+            remainder=self.default_remainder(instance),
+            choice_range=self.default_choice_range(instance),
         )
         factor = calibrate(
             lambda z: split.scaled(z).event(instance.public), instance.budget, instance.public.relation
@@ -148,7 +212,7 @@ class PrivateClip(Solver):
             public: what is public about the data.
             clip: public or released.
         """
-        instance = Instance(problem, public, planning.rest(self))
+        instance = Instance(problem, public, self.rest())
         clip = clip if instance.is_private else math.inf
         return self.inner.with_(clip=clip, noise_multiplier=None).configure(instance)
 
@@ -175,11 +239,13 @@ class PrivateClip(Solver):
         return self.planned.matrix_seconds(public)
 
     def forecast(self, instance: Instance) -> Forecast:
-        return planning.forecast(self, instance)
+        """The inner solver's, as if the guessed clip were chosen."""
+        found = self.planned.forecast(replace(instance, budget=self.rest()))
+        return replace(found, bound=None)
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Choose the clip, then run the inner solver under a filter that holds the rest of the budget."""
-        lengths = jnp.asarray(planning.lengths(self.longest))
+        lengths = jnp.asarray(candidate_lengths(self.longest))
         curator.announce("lengths of gradients")
         counts = self._counts(curator, problem, start, lengths)
         index = int(curator.release(counts, self.choice))
@@ -196,14 +262,33 @@ class PrivateClip(Solver):
         rule: dict[str, Any] = {
             "lengths": lengths,
             "share": self.quantile,
-            "bonus": jnp.asarray(planning.bonuses(loss)),
+            "bonus": jnp.asarray(bonuses(loss)),
         }
         if not isinstance(loss, BlackBox):
             return NormCounts(loss=loss, at=start, **rule)
         key = jax.random.key(curator.public_seed("directions at the start"))
         rows = haar_block(key, min(start.size, MOST_DIRECTIONS), start.size)
-        smoothing = planning.smoothing(self, Instance(problem, curator.public, planning.rest(self)))
+        smoothing = self.inner_smoothing(Instance(problem, curator.public, self.rest()))
         return ValueNormCounts(loss=loss, at=start, directions=rows, smoothing=smoothing, **rule)
+
+    def inner_smoothing(self, instance: Instance) -> float:
+        """r of the estimates from values that the inner solver makes."""
+        inner: Any = self.inner
+        if not inner.is_set("smoothing"):
+            inner = inner.with_(clip=1.0, noise_multiplier=1.0).filled(instance)
+        return float(inner.smoothing)
+
+    def guessed_clip(self, instance: Instance) -> float:
+        """The clip that the plan supposes: a guess, of values a tenth of the longest."""
+        if isinstance(instance.problem.loss, BlackBox):
+            return 0.1 * self.longest
+        return descent_defaults.guess(instance).slope * instance.public.row_bound
+
+    def rest(self) -> Budget:
+        """The remainder as an (epsilon, delta); where epsilon would be 0 at this delta, at a smaller one."""
+        if self.remainder == 0.0:
+            return Budget(math.inf, self.delta)
+        return gaussian_budget(1.0 / self.remainder, self.delta)
 
 
 def with_chosen_clip(solver: Solver) -> Solver:

@@ -6,9 +6,11 @@ is thrown away, so that the last estimate is about as accurate as one gradient b
 Source: Menart, Ullah, Arora, Bassily, Guzman 2023, Algorithm 1, whose phases are dissolved here.
 """
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -17,21 +19,119 @@ from jaxtyping import Array, Bool, Float
 
 from privopt.curator.base import Curator
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import continuous_spider as planning
+from privopt.planning import descent_defaults
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.forecast import Forecast
-from privopt.planning.gradient_certificate import EstimateError, mixed
+from privopt.planning.gradient_certificate import EstimateError, certificate, mixed
 from privopt.planning.instance import Instance
+from privopt.planning.kl_theory import horizon
+from privopt.planning.notices import NOISE_IS_OFF, large_delta, long_steps
+from privopt.planning.plan import Finding
+from privopt.problems.constraints import Unconstrained
 from privopt.problems.growth import KL
+from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.mixed_gradient import MixedGradient
 from privopt.result import Outcome, Status
-from privopt.solvers.base import Defaults
 from privopt.solvers.fields import choice, derived, number, optional
 from privopt.solvers.guarded import guarded
 from privopt.solvers.stepwise import StepwiseSolver
+
+# ---- Defaults, predicted excess, notices and findings of Continuous Spider ---------------------------------
+# With s the noise of one gradient bought with the whole budget, p parameters, eta the step size, over 1 - b with
+# momentum b, and `distance` a guess of how far the optimum is:
+#
+#     horizon     h = distance / (2 sqrt(p) s), the sum of step sizes beyond which more steps mostly fit noise
+#     steps       h / eta, and no more than a ridge needs to shrink the start's excess below that of the noise s, or
+#                 than a prediction from a known growth gains by
+#     prediction  dw = eta (min(L_0, sqrt(2 L1 Phi)) + sqrt(p V)), the length of a step
+#                 Phi <- max(Phi - (eta / 2) Phi^(2 / kappa) / gamma^2, 0) + (eta / 2) p V
+#                 V by the recursion of `gradient_certificate`, for a change clipped to c L1 dw
+#
+# The prediction overestimates the noise of long paths, is never more than the start's excess, and is no bound.
+#
+# Source: ours. Utility only.
+DISTANCE = 10.0  # over R: how far the optimum is guessed to be
+WHITENED_DISTANCE = 5.0  # in coordinates in which predictions vary as much as parameters
+WHITENED_STEPS = 100  # whitened problems are well conditioned
+LEAST_WORK = 500.0  # L1 h below which noise decides and scheduled descent is better
+FEWEST_STEPS = 10
+FLAT = 1.05  # more steps are not worth a gain of less than this factor
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpiderFacts:
+    """What plans need.
+
+    Attributes:
+        step_size: eta, over 1 - b with momentum b: about how far a gradient moves the parameters in the end.
+        curvature: L1.
+        steepest: L_0, the largest gradient norm.
+        slope_ratio: c L1 / C, the change's clip over the gradient's for a step of length 1.
+        strong: strong convexity of the penalty.
+        parameters: p.
+        noise: s; 0 without privacy.
+        distance: from the start to the optimum, a guess.
+        gap: a bound on the start's excess; infinite if not known.
+    """
+
+    step_size: float
+    curvature: float
+    steepest: float
+    slope_ratio: float
+    strong: float
+    parameters: int
+    noise: float
+    distance: float
+    gap: float
+
+    @property
+    def horizon(self) -> float:
+        """h; infinite without noise."""
+        return horizon(self.distance, self.parameters, self.noise)
+
+    def steps(self, growth: KL | None, most: int) -> int:
+        """T of the module's table, at most `most`."""
+        if self.noise == 0.0:
+            needed = 40.0 / (self.step_size * self.strong) if self.strong > 0 else math.inf
+            return math.ceil(min(needed, most))
+        found = min(max(FEWEST_STEPS, math.ceil(min(self.horizon / self.step_size, most))), most)
+        if self.strong > 0:
+            found = min(found, self._steps_to_the_floor(most))
+        return found if growth is None or growth.kappa > 2.0 else self._steps_that_gain(growth, found)
+
+    def _steps_to_the_floor(self, most: int) -> int:
+        """Steps after which a ridge alone has shrunk the start's excess below that of one gradient's noise."""
+        floor = 0.5 * self.parameters * self.noise**2 * self.step_size
+        ratio = min(self.gap, 1e6 * floor) / floor
+        pull = 2.0 * self.step_size * self.strong
+        return max(FEWEST_STEPS, math.ceil(min(math.log(max(ratio, math.e)) / pull, most)))
+
+    def _steps_that_gain(self, growth: KL, most: int) -> int:
+        """The fewest steps whose predicted excess is within `FLAT` of the least up to `most`."""
+        counts = sorted({min(most, math.ceil(FEWEST_STEPS * 1.5**k)) for k in range(20)})
+        predicted = [self.predicted_excess(growth, steps) for steps in counts]
+        if not min(predicted) < 0.5 * growth.gap_within(self.steepest):
+            return most  # constants that promise nothing say nothing about the steps either
+        flat = FLAT * min(predicted)
+        return next(steps for steps, excess in zip(counts, predicted, strict=True) if excess <= flat)
+
+    def predicted_excess(self, growth: KL, steps: int) -> float:
+        """The recursion of the module's table."""
+        fresh = self.noise * math.sqrt(steps)
+        gap = growth.gap_within(self.steepest)
+        error, excess, change = EstimateError(), gap, math.inf
+        for _ in range(steps):
+            gain = error.optimal_gain(fresh, change)
+            error = error.after(gain, mixed(gain, fresh, change))
+            wobble = self.parameters * error.variance
+            pull = min(self.steepest, math.sqrt(2.0 * self.curvature * excess))
+            change = fresh * min(2.0, self.slope_ratio * self.step_size * (pull + math.sqrt(wobble)))
+            descent = 0.5 * self.step_size * growth.gradient_at(excess) ** 2
+            excess = max(excess - descent, 0.0) + 0.5 * self.step_size * wobble
+        return min(excess, gap)
 
 
 class SpiderState(NamedTuple):
@@ -102,7 +202,6 @@ class ContinuousSpider(StepwiseSolver):
 
     name: ClassVar[str] = "continuous-spider"
     preconditions: ClassVar[bool] = True
-    defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     step_size: float = derived(above=0)
     clip: float = derived(above=0)
@@ -116,15 +215,64 @@ class ContinuousSpider(StepwiseSolver):
     most_steps: int = number(1_000, at_least=1)
     failure: float = number(0.1, above=0, below=1)
 
+    def default_clip(self, instance: Instance) -> float:
+        return descent_defaults.default_clip(instance)
+
+    def default_curvature(self, instance: Instance) -> float:
+        return descent_defaults.smoothness(instance)
+
+    def default_difference_clip(self, instance: Instance) -> float:
+        """c: small where rows of many features seldom lie along a step; 1 where L1 is known for sure."""
+        if not instance.has_own_loss:
+            return 0.15
+        return 1.0 if math.isfinite(instance.problem.loss.curvature) else 0.5
+
+    def default_step_size(self, instance: Instance) -> float:
+        return 1.0 / (self.curvature + instance.penalty_smoothness)
+
+    def default_momentum(self, instance: Instance) -> float:
+        return 0.0 if instance.has_own_loss else 0.8
+
+    def default_distance(self, instance: Instance) -> float:
+        return DISTANCE / instance.public.row_bound
+
+    def default_growth(self, instance: Instance) -> KL | None:
+        return instance.growth
+
+    def default_steps(self, instance: Instance) -> int:
+        """T; a change clipped on purpose biases the estimate, which the prediction from a growth knows nothing of."""
+        growth = self.growth if self.difference_clip >= 1.0 else None
+        return self.facts(instance).steps(growth, self.most_steps)
+
     def longest_step(self, instance: Instance) -> float:
         """Of gradient steps."""
         return self.gradient_limit(instance)
 
     def forecast(self, instance: Instance) -> Forecast:
-        return planning.forecast(self, instance)
+        """A predicted excess, and notices: a budget too small for this method, steps too long, guessed lengths."""
+        if not instance.is_private:
+            return Forecast(excess=0.0, meaning="the noise is off", notices=(NOISE_IS_OFF,))
+        known = self.facts(instance)
+        excess, meaning = self._predicted_excess(instance, known)
+        found = Forecast(excess=excess, meaning=meaning, notices=large_delta(instance), for_convex=False)
+        work = known.curvature * known.horizon
+        if work < LEAST_WORK:
+            found = found.noting(
+                f"curvature times horizon is {work:.3g}, below {LEAST_WORK:g}: noise decides before a running estimate "
+                "pays. Gradient descent, scheduled or not, is recommended for a budget this small."
+            )
+        smoothness = self.smoothness
+        if smoothness is None:
+            smoothness = self.curvature + instance.penalty_smoothness
+        found = found.noting(*long_steps(self.step_size, smoothness))
+        if instance.has_own_loss:
+            return found.noting(
+                "clip and curvature of a user-written loss are guesses where neither it nor you state them."
+            )
+        return found
 
     def in_coordinates(self, coordinates: Coordinates) -> Self:
-        return self.with_(**planning.in_coordinates(self, coordinates))
+        return self.with_(**self.fields_in_coordinates(coordinates))
 
     @property
     def slope_clip(self) -> float:
@@ -150,8 +298,7 @@ class ContinuousSpider(StepwiseSolver):
                 return Outcome(state.params, Status.DIVERGED)
         if not self.steps:
             return Outcome(state.params, Status.FINISHED)
-        found = planning.findings(
-            self,
+        found = self.findings(
             problem,
             public,
             point=state.previous,
@@ -189,6 +336,83 @@ class ContinuousSpider(StepwiseSolver):
         if not self.noise_multiplier:
             return 0.0
         return t / (t + 1.0) if self.gain == "average" else error.optimal_gain(fresh, change)
+
+    def facts(self, instance: Instance) -> SpiderFacts:
+        """What plans need of a solver whose lengths are set."""
+        steepest = instance.gradient_bound
+        gap = instance.loss_at_zero
+        return SpiderFacts(
+            step_size=self.step_size / (1.0 - self.momentum),
+            curvature=self.curvature,
+            steepest=steepest if math.isfinite(steepest) else self.clip,
+            slope_ratio=self.slope_clip / self.clip,
+            strong=instance.ridge,
+            parameters=instance.parameters,
+            noise=descent_defaults.noise_of_one(instance, self.clip),
+            distance=self.distance,
+            gap=math.inf if gap is None else gap,
+        )
+
+    def fields_in_coordinates(self, coordinates: Coordinates) -> dict[str, Any]:
+        """Lengths of other coordinates; gradients are clipped, never balanced.
+
+        A row there is at most about sqrt(d) long, so one record's loss is at most about d times as curved as the mean.
+        """
+        smoothness = coordinates.smoothness + coordinates.ridge_smoothness
+        return {
+            "clip": coordinates.clip,
+            "curvature": coordinates.smoothness * len(coordinates.matrix),
+            "smoothness": smoothness,
+            "step_size": 1.0 / smoothness,
+            "distance": self.distance if self.is_set("steps") else WHITENED_DISTANCE,
+            "growth": None,  # that of the problem is in other units
+            "momentum": self.momentum if self.is_set("momentum") else coordinates.momentum,
+            "most_steps": min(self.most_steps, WHITENED_STEPS),
+        }
+
+    def _predicted_excess(self, instance: Instance, known: SpiderFacts) -> tuple[float | None, str]:
+        """The least of the predictions from what is known: a growth, a ridge, a convex loss with an optimum near."""
+        growths: list[tuple[KL, str]] = []
+        if self.growth is not None and self.growth.kappa <= 2.0:  # above, nothing is smooth
+            growths.append((self.growth, "a prediction, not a bound, from the known growth"))
+        if isinstance(instance.problem.loss, GLMLoss) and instance.problem.loss.convex:
+            near = KL(gamma=known.distance, kappa=1.0, gap=known.gap)  # convex: excess <= |gradient| distance
+            growths.append(
+                (near, f"an upper estimate for an optimum within {known.distance:.3g} of the start")
+            )
+            if known.strong > 0:
+                growths.append(
+                    (KL.of_strong_convexity(known.strong, known.gap), "an upper estimate, from the ridge")
+                )
+        if not growths or not self.steps:
+            return None, "no formula where the growth of the objective is not known"
+        return min((known.predicted_excess(growth, self.steps), meaning) for growth, meaning in growths)
+
+    def findings(
+        self,
+        problem: Problem,
+        public: Public,
+        *,
+        point: Float[Array, " *shape"],
+        estimate: Float[Array, " *shape"],
+        slope: float,
+        error: EstimateError,
+    ) -> Mapping[str, Finding]:
+        """The estimate, its variance, and what they prove where no change is clipped on purpose; see `certificate`."""
+        plain = problem.regulariser.is_smooth and isinstance(problem.constraint, Unconstrained)
+        allowed = self.slope_clip * (1.0 + 1e-9)
+        return certificate(
+            point=point,
+            estimate=estimate,
+            slope=slope,
+            error=error,
+            failure=self.failure,
+            clips_changes=self.difference_clip < 1.0,
+            never_clipped=self.clip >= problem.gradient_bound(public)
+            and allowed >= problem.loss_smoothness(public),
+            growth=self.growth if plain else None,
+            of="gradient of the objective" if plain else "proximal gradient map of the objective",
+        )
 
 
 @partial(jax.jit, static_argnames=("public",))

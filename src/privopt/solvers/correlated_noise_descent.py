@@ -10,27 +10,57 @@ from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
+from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
 from privopt.curator.feeds import Feed
 from privopt.curator.loops import ReleaseCall
 from privopt.ledger.events import Event, NoEvent, Parallel, Sequence
 from privopt.mechanisms.additive import Gaussian
+from privopt.mechanisms.correlated_noise import prefix_noise
 from privopt.mechanisms.drawable import require_drawable_sums
+from privopt.mechanisms.participation import Participation, unit_sensitivity
 from privopt.mechanisms.prefix_sum import PrefixSum
-from privopt.mechanisms.strategies import LARGEST_DENSE
-from privopt.planning import correlated_noise_descent as planning
+from privopt.mechanisms.strategies import (
+    LARGEST_DENSE,
+    Strategy,
+    banded,
+    binary_tree,
+    dense_optimum,
+    independent,
+    square_root_toeplitz,
+)
+from privopt.planning import descent_defaults
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
+from privopt.planning.notices import NOISE_IS_OFF, large_delta, long_steps
+from privopt.planning.picture import Picture, line
 from privopt.planning.plan import Plan
 from privopt.problems.problem import Problem
 from privopt.public import Public, Relation
 from privopt.queries.gradient import ClippedGradient
 from privopt.result import Outcome, ending
-from privopt.solvers.base import Defaults, Solver
+from privopt.solvers.base import Solver
 from privopt.solvers.fields import choice, derived
 from privopt.solvers.guarded import guarded
+
+# ---- Defaults, forecast and picture of descent with correlated noise ---------------------------------------
+# Epochs and blocks make T = k b steps. The noise of the mean gradient of a whole run is that of one full-batch release
+# bought with the whole budget, times `excess_noise`: 2.1 for one epoch of 50 blocks, 1.04 for 8 epochs of 12. With that
+# signal the rule of `descent_defaults` gives a number of steps, of which SHARE are taken: too many blocks cost far more
+# than too few. Step size and momentum are those of full-batch descent for as many steps. Chosen by the excess of
+# logistic regression on adult, randhie, compas and german at epsilon 0.3 to 3. Utility only.
+EPOCHS = 8
+SHARE = 0.75  # of the steps that full-batch descent with this signal would take
+SMALLEST_BLOCK = 20
+
+
+def excess_noise(epochs: int, blocks: int) -> float:
+    """The noise of the sum of all gradients of a run, over that of one full-batch release of the same price."""
+    cut = banded(epochs * blocks, blocks)
+    return float(prefix_noise(cut)[-1]) / math.sqrt(epochs)
 
 
 class CorrelatedIterate(NamedTuple):
@@ -84,7 +114,6 @@ class CorrelatedNoiseDescent(Solver):
     """
 
     name: ClassVar[str] = "correlated-noise-descent"
-    defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     epochs: int = derived(at_least=1)
     blocks: int = derived(at_least=1)
@@ -94,6 +123,33 @@ class CorrelatedNoiseDescent(Solver):
     strategy: Literal["bands", "square-root", "optimum", "tree", "independent"] = choice("bands")
     returns: Literal["weighted", "last"] = choice("weighted")
     in_order: bool = False
+
+    def default_epochs(self, instance: Instance) -> int:
+        """k; with the noise off as many as a full-batch descent has steps."""
+        if instance.is_private:
+            return EPOCHS
+        return descent_defaults.default_steps(instance, self.default_step_size(instance))
+
+    def default_blocks(self, instance: Instance) -> int:
+        """b, see the module's docstring; one block with the noise off, that is full-batch descent."""
+        if not instance.is_private:
+            return 1
+        steps = descent_defaults.default_steps(instance, self.default_step_size(instance))
+        most = max(1, instance.public.n // SMALLEST_BLOCK)
+        first = min(max(1, round(steps / self.epochs)), most)
+        steps *= SHARE / math.sqrt(excess_noise(self.epochs, first))  # a signal to the power of a half
+        return min(max(1, round(steps / self.epochs)), most)
+
+    def default_clip(self, instance: Instance) -> float:
+        return descent_defaults.default_clip(instance)
+
+    def default_step_size(self, instance: Instance) -> float:
+        """eta of full-batch descent."""
+        return descent_defaults.descent_setting(instance, steps=1).step_size
+
+    def default_momentum(self, instance: Instance) -> float:
+        """b of full-batch descent with as many steps."""
+        return descent_defaults.descent_setting(instance, steps=self.epochs * self.blocks).momentum
 
     @property
     def steps(self) -> int:
@@ -105,7 +161,16 @@ class CorrelatedNoiseDescent(Solver):
         return self.gradient_limit(instance)
 
     def forecast(self, instance: Instance) -> Forecast:
-        return planning.forecast(self, instance)
+        """No prediction; notices on what was guessed, and on steps that are too long."""
+        if not instance.is_private:
+            return Forecast(notices=(NOISE_IS_OFF,))
+        smoothness = descent_defaults.smoothness(instance) + instance.penalty_smoothness
+        found = large_delta(instance) + long_steps(self.step_size, smoothness)
+        if instance.has_own_loss:
+            found += (
+                "step size and clip of a user-written loss, where not given, are guesses from the row bound.",
+            )
+        return Forecast(notices=found)
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Blocks need two units each, and an order needs records that are all there."""
@@ -131,9 +196,9 @@ class CorrelatedNoiseDescent(Solver):
     def stream(self) -> PrefixSum:
         """The mechanism with hidden state: the noise of all T sums."""
         return PrefixSum(
-            strategy=planning.strategy(self),
+            strategy=self.noise_strategy(),
             noise_multiplier=self.noise_multiplier,
-            participation=planning.participation(self),
+            participation=self.participation(),
         )
 
     def plan(self, instance: Instance) -> Plan:
@@ -171,8 +236,55 @@ class CorrelatedNoiseDescent(Solver):
         end = curator.iterate(CorrelatedStep(), state, self.steps, feeds={"gradients": feed}).iterate
         params = end.params if self.returns == "last" else problem.constraint.project(end.average)
         sums = curator.transcript[len(curator.transcript) - 1]
-        pictures = () if sums.scale is None else planning.noise_picture(sums.scale, sums.sensitivity, self)
+        pictures = () if sums.scale is None else self.noise_picture(sums.scale, sums.sensitivity)
         return Outcome(params, ending(end.finite), pictures=pictures)
+
+    def participation(self) -> Participation:
+        """Every unit is in one block, and every block in one item an epoch."""
+        return Participation(separation=self.blocks, most=self.epochs)
+
+    def noise_strategy(self) -> Strategy:
+        """The strategy of a solver's name, of sensitivity 1 for its epochs."""
+        items, blocks = self.epochs * self.blocks, self.blocks
+        match self.strategy:
+            case "bands":
+                made: Strategy = banded(items, blocks)
+            case "optimum":
+                made = dense_optimum(np.ones(items))
+            case "square-root":
+                made = square_root_toeplitz(items)
+            case "tree":
+                made = binary_tree(items)
+            case _:
+                made = independent(items)
+        return unit_sensitivity(made, self.participation())
+
+    def noise_picture(
+        self, scales: NDArray[np.float64], sensitivities: NDArray[np.float64]
+    ) -> tuple[Picture, ...]:
+        """The noise of the released sums beside independent noise of the same price; nothing with the noise off.
+
+        Args:
+            scales: standard deviation of the noise on each sum.
+            sensitivities: of the items.
+        """
+        if not self.noise_multiplier > 0:
+            return ()
+        alone = self.noise_multiplier * math.sqrt(self.epochs) * np.sqrt(np.cumsum(sensitivities**2))
+        steps = range(1, len(scales) + 1)
+        return (
+            Picture(
+                title="Noise of the released sums of gradients",
+                caption="Standard deviation of each coordinate, step by step. Correlated noise nearly cancels in the "
+                "sums, along which the parameters move; independent noise at the same price adds up.",
+                x="step",
+                y="standard deviation",
+                series=(
+                    line("correlated, as added", scales.tolist(), steps),
+                    line("independent", alone.tolist(), steps),
+                ),
+            ),
+        )
 
 
 @dataclass(frozen=True)

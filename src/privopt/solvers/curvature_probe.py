@@ -10,16 +10,18 @@ Source:
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from jaxtyping import Array
 
 from privopt.curator.base import Curator
+from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, Sequence
+from privopt.ledger.gaussian_dp import gaussian_budget
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import curvature_probe as planning
+from privopt.planning import descent_defaults
 from privopt.planning.effort import second_moment_seconds
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
@@ -30,12 +32,30 @@ from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.top_curvature import TopCurvature
 from privopt.result import Outcome
-from privopt.solvers.base import Defaults, Solver
+from privopt.solvers.base import Solver
 from privopt.solvers.continuous_spider import ContinuousSpider
 from privopt.solvers.fields import derived, number
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 from privopt.solvers.user_gradient_descent import UserGradientDescent
+
+# ------------------------------------------------------------------------------------------------------------
+# How a budget is split around the probe of the curvature, and the curvature that its release stands for.
+#     curvature = min(L1, max(phi'' (released + 2 sigma), 0.02 L1)),    sigma the noise of that release
+#
+# with L1 = phi'' R^2 the largest curvature of one record's loss. Source: ours. Utility only.
+SHARE = 0.01
+CONFIDENCE = 2.0  # standard deviations of noise that are added to the released eigenvalue
+LEAST = 0.02  # of L1: steps get at most 50 times as long
+
+
+def cautious_curvature(released: float, stddev: float, instance: Instance) -> float:
+    """That of the mean loss, cautiously, from a released eigenvalue. Post-processing."""
+    largest = descent_defaults.smoothness(instance)
+    per_row = largest / instance.public.row_bound**2  # phi''
+    cautious = per_row * (released + CONFIDENCE * stddev)
+    return min(largest, max(cautious, LEAST * largest))
+
 
 WIDEST = 2_000  # d^2 numbers are summed, and d^3 operations spent
 
@@ -62,13 +82,22 @@ class CurvatureProbe(Solver):
     """
 
     name: ClassVar[str] = "curvature-probe"
-    defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     inner: Solver = field(default_factory=GradientDescent)
-    share: float = number(planning.SHARE, above=0, below=1)
+    share: float = number(SHARE, above=0, below=1)
     remainder: float = derived(at_least=0)
     delta: float = derived(at_least=0, below=1)
     planned: Solver = derived()
+
+    def default_delta(self, instance: Instance) -> float:
+        return instance.budget.delta
+
+    def default_remainder(self, instance: Instance) -> float:
+        """The noise multiplier of the release that pays for the rest, before both parts are calibrated together."""
+        return 1.0 / (instance.mu * math.sqrt(1.0 - self.share)) if instance.is_private else 0.0
+
+    def default_planned(self, instance: Instance) -> Solver:
+        return self.configured_inner(instance.problem, instance.public, descent_defaults.smoothness(instance))
 
     @property
     def title(self) -> str:
@@ -102,7 +131,7 @@ class CurvatureProbe(Solver):
             return self.with_(noise_multiplier=0.0, remainder=0.0).filled(instance)
         split = self.with_(
             noise_multiplier=1.0 / (instance.mu * math.sqrt(self.share)),
-            remainder=planning.remainder(self, instance),
+            remainder=self.default_remainder(instance),
         )
         return split.scaled(
             calibrate(
@@ -140,7 +169,7 @@ class CurvatureProbe(Solver):
             public: what is public about the data.
             curvature: public or released.
         """
-        instance, inner = Instance(problem, public, planning.rest(self)), self.inner
+        instance, inner = Instance(problem, public, self.rest()), self.inner
         smoothness = curvature + instance.penalty_smoothness
         if isinstance(inner, GradientDescent):
             inner = inner.with_(smoothness=smoothness)
@@ -168,7 +197,8 @@ class CurvatureProbe(Solver):
         return second_moment_seconds(public) + self.planned.matrix_seconds(public)
 
     def forecast(self, instance: Instance) -> Forecast:
-        return planning.forecast(self, instance)
+        """The inner solver's, as if the probe found nothing."""
+        return replace(self.planned.forecast(replace(instance, budget=self.rest())), bound=None)
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Release the eigenvalue, then run the inner solver under a filter that holds the rest of the budget."""
@@ -177,11 +207,17 @@ class CurvatureProbe(Solver):
         curator.announce("second moment of the rows")
         released = curator.release(query, noise)
         stddev = noise.noise_multiplier * float(query.sensitivity(public))
-        instance = Instance(problem, public, planning.rest(self))
-        curvature = planning.curvature(float(released), stddev, instance)
+        instance = Instance(problem, public, self.rest())
+        curvature = cautious_curvature(float(released), stddev, instance)
         inner = self.configured_inner(problem, public, curvature)
         outcome = inner.run(curator.filtered(inner.title, Gaussian(self.remainder)), problem, start)
         found = Finding(
             curvature, "curvature of the mean loss by the probe, two standard deviations of its noise added"
         )
         return outcome._replace(findings={"curvature": found, **outcome.findings})
+
+    def rest(self) -> Budget:
+        """The remainder as an (epsilon, delta); where epsilon would be 0 at this delta, at a smaller one."""
+        if self.remainder == 0.0:
+            return Budget(math.inf, self.delta)
+        return gaussian_budget(1.0 / self.remainder, self.delta)

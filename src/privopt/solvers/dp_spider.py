@@ -16,18 +16,69 @@ from jaxtyping import Array, Bool, Float
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, repeat, sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import dp_spider as planning
+from privopt.planning.descent_defaults import NOISELESS_STEPS, default_clip
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
+from privopt.planning.notices import NOISE_IS_OFF, large_delta
+from privopt.planning.plan import Finding
+from privopt.problems.constraints import Unconstrained
+from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.gradient_difference import ClippedGradientDifference
 from privopt.result import Outcome, ending
-from privopt.solvers.base import Defaults
 from privopt.solvers.fields import choice, derived, number, optional
 from privopt.solvers.guarded import guarded
 from privopt.solvers.stepwise import StepwiseSolver
+
+# ---- Schedule, predicted gradient norm and notices of DP-Spider --------------------------------------------
+# With W = 2 rho n^2 / factor^2, p parameters, clip C and an L-smooth objective that starts at most `gap` above its
+# minimum:
+#
+#     steps       T = (L gap W^2 / (C p)^2)^(1/3), at most 4000
+#     period      q T p = W, which keeps the noise of a period's differences from growing
+#     step size   eta = 1 / (2 L)
+#
+# The gradient at a random iterate then has a root mean square norm of at most `sqrt(6 L gap / T)`. In general, with S2
+# the noise variance of one released gradient and B the noise that a period's differences add for each unit of |v|^2, a
+# step lowers the objective by at least `(eta/2) (|grad|^2 - |error|^2 + (1 - L eta) |v|^2)`, so if B <= 1 - L eta
+#
+#     mean |grad F(w_t)|^2 <= 2 gap / (eta T) + p S2.
+#
+# Source:
+#     Arora, Bassily, Gonzalez, Guzman, Menart, Ullah 2023, Theorem 1, with constants worked out for exact composition.
+MOST_STEPS = 4_000  # where the theorem's number of steps is above what passes over the data are worth
+
+
+class SpiderSchedule(NamedTuple):
+    """How many steps, and how often a gradient is released."""
+
+    steps: int  # T
+    period: int  # q
+
+
+def planned_schedule(
+    *, signal: float, clip: float, smoothness: float, gap: float, parameters: int, steps: int | None = None
+) -> SpiderSchedule:
+    """The schedule that balances what the steps gain and what the noise costs; see the module.
+
+    Args:
+        signal: W, infinite without noise.
+        clip: C.
+        smoothness: L.
+        gap: a bound on the excess of the start.
+        parameters: p.
+        steps: T, where it is given.
+    """
+    if steps is None:
+        steps = math.ceil(
+            min((smoothness * gap * (signal / (clip * parameters)) ** 2) ** (1.0 / 3.0), MOST_STEPS)
+        )
+    period = signal / (max(steps, 1) * parameters)
+    return SpiderSchedule(
+        steps, int(max(1.0, min(math.floor(period) if math.isfinite(period) else steps, steps)))
+    )
 
 
 class SpiderState(NamedTuple):
@@ -73,7 +124,6 @@ class DPSpider(StepwiseSolver):
     """
 
     name: ClassVar[str] = "dp-spider"
-    defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     period: int = derived(at_least=1)
     step_size: float = derived(above=0)
@@ -84,19 +134,57 @@ class DPSpider(StepwiseSolver):
     gap: float | None = optional(above=0)
     returns: Literal["flattest", "last"] = choice("flattest")
 
+    def default_clip(self, instance: Instance) -> float:
+        return default_clip(instance)
+
+    def default_curvature(self, instance: Instance) -> float:
+        return instance.problem.loss_smoothness(instance.public)
+
+    def default_gap(self, instance: Instance) -> float | None:
+        """The gap, or None."""
+        gap = self.start_gap(instance.problem)
+        return gap if math.isfinite(gap) else None
+
+    def default_steps(self, instance: Instance) -> int:
+        """T."""
+        return self.schedule(instance).steps if instance.is_private else NOISELESS_STEPS
+
+    def default_period(self, instance: Instance) -> int:
+        return self.schedule(instance).period
+
+    def default_step_size(self, instance: Instance) -> float:
+        return 0.5 / self.assumed_smoothness(instance)
+
     def longest_step(self, instance: Instance) -> float:
         """Of gradient steps."""
         return self.gradient_limit(instance)
 
     def forecast(self, instance: Instance) -> Forecast:
-        return planning.forecast(self, instance)
+        """The predicted gradient norm, where there is one, or that the noise may build up."""
+        norm = self.gradient_norm_bound(instance)
+        indicators: dict[str, Finding] = {}
+        if norm is not None:
+            indicators["gradient_norm"] = Finding(
+                norm,
+                "bound on the gradient norm of a random iterate, root mean square, if no gradient and no change of one "
+                "is clipped and the loss at the start is no larger than at 0",
+            )
+        if not instance.is_private:
+            return Forecast(indicators=indicators, notices=(NOISE_IS_OFF,))
+        found = Forecast(indicators=indicators, notices=large_delta(instance))
+        if self.steps and norm is None:
+            return found.noting(
+                "the noise of the differences may build up within a period: a shorter `period` or fewer `steps` would "
+                "be safer."
+            )
+        return found
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """A smooth loss, and a bound on the excess of the start where `steps` is not given."""
         del public
         if not (self.is_set("curvature") or math.isfinite(problem.loss.curvature)):
             return f"the {problem.loss.name} loss has no known bound on its curvature: give `curvature`"
-        if not (self.is_set("steps") or math.isfinite(planning.start_gap(self, problem))):
+        if not (self.is_set("steps") or math.isfinite(self.start_gap(problem))):
             return f"the {problem.loss.name} loss has no known bound on its value at 0: give `gap` or `steps`"
         return None
 
@@ -146,6 +234,49 @@ class DPSpider(StepwiseSolver):
             anchor=state.previous,
             slope_clip=min(allowed, 2.0 * self.clip / moved) if moved > 0.0 else allowed,
         )
+
+    def schedule(self, instance: Instance) -> SpiderSchedule:
+        """The schedule for a solver whose clip, curvature and gap are set."""
+        return planned_schedule(
+            signal=(instance.mu * instance.public.n / instance.public.relation.factor) ** 2,
+            clip=self.clip,
+            smoothness=self.assumed_smoothness(instance),
+            gap=self.start_gap(instance.problem),
+            parameters=instance.parameters,
+            steps=self.steps,
+        )
+
+    def assumed_smoothness(self, instance: Instance) -> float:
+        """L of the objective."""
+        return self.curvature + instance.penalty_smoothness
+
+    def start_gap(self, problem: Problem) -> float:
+        """The given gap, else the least of the problem's and the bound on the loss at 0; infinite if not known."""
+        if self.gap is not None:
+            return self.gap
+        known = math.inf if problem.growth is None else problem.growth.gap
+        at_zero = problem.loss.value_at_zero if isinstance(problem.loss, GLMLoss) else None
+        return min(known, math.inf if at_zero is None else at_zero)
+
+    def gradient_norm_bound(self, instance: Instance) -> float | None:
+        """The module's bound on the root mean square of the gradient norm over the iterates, in expectation.
+
+        None where the noise of the differences is too large, a penalty is not smooth, there is a set, or no gap is
+        known.
+        """
+        problem, public, eta = instance.problem, instance.public, self.step_size
+        gap = self.start_gap(problem)
+        flows = problem.regulariser.is_smooth and isinstance(problem.constraint, Unconstrained)
+        if self.steps == 0 or not (flows and math.isfinite(gap)):
+            return None
+        anchor, difference = self.mechanisms()
+        factor = public.relation.factor / public.n
+        slope = self.difference_clip * self.curvature * eta * factor * difference.noise_multiplier
+        carried = min(self.period, self.steps) * instance.parameters * slope**2
+        if carried > 1.0 - self.assumed_smoothness(instance) * eta:
+            return None
+        noise = factor * self.clip * anchor.noise_multiplier if anchor.noise_multiplier else 0.0
+        return math.sqrt(2.0 * gap / (eta * self.steps) + instance.parameters * noise**2)
 
 
 @jax.jit

@@ -5,28 +5,32 @@ Source: Wang, Ye, Xu 2017, Algorithm 4; Bassily, Smith, Thakurta 2014 for the pr
 """
 
 import math
+import secrets
+from collections import abc
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, Sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import gradient_descent as planning
+from privopt.planning import descent_defaults
 from privopt.planning.averaging import Average, mixing_ratios
 from privopt.planning.coordinates import Coordinates, RowSpectrum
 from privopt.planning.descent_defaults import default_clip
-from privopt.planning.descent_theory import Shares, budget_shares
+from privopt.planning.descent_theory import Shares, SmoothObjective, budget_shares
 from privopt.planning.forecast import Forecast
 from privopt.planning.improvement_share import Evidence
 from privopt.planning.instance import Instance
 from privopt.planning.newton_end import newton_end, newton_share
+from privopt.planning.notices import long_steps
+from privopt.planning.quantile_level import level_notice
 from privopt.planning.shrinkage import NoisePath
 from privopt.problems.losses import GLMLoss, Logistic
 from privopt.problems.mapped_ridge import strongest
@@ -34,11 +38,145 @@ from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.result import Outcome, ending
-from privopt.solvers.base import Defaults
 from privopt.solvers.fields import choice, derived, optional
-from privopt.solvers.flattest import flattest
 from privopt.solvers.guarded import guarded
 from privopt.solvers.stepwise import StepwiseSolver
+
+# ---- Defaults and forecast of full-batch gradient descent, and its settings for two theorems ---------------
+# Source: `descent_defaults` for the defaults; `descent_theory` for the bounds that the two settings rest on. Utility
+# only.
+SHARE_OF_STEP = 0.5  # what a given step size may take of a parameter for the ridge by a gradient step
+
+HURRIED = 0.95  # momentum of the last half, where parameters still grow
+GROWING = 2.5  # standard deviations
+RARE = 10.0  # minus the logarithm of how often noise alone shows a curvature
+
+
+@dataclass(frozen=True)
+class ShownCurvature:
+    """The largest curvature L that successive released gradients have shown, the part that noise explains taken out.
+
+    Between points a distance s apart, gradients that differ by y and have independent noise of standard deviation d in
+    each of p entries show `sqrt(|y|^2 - 2 d^2 (p + 2 sqrt(10 p) + 20)) / s`. Noise alone shows any with probability
+    e^-10 at most. Post-processing.
+
+    Attributes:
+        largest: L.
+        point: where the last gradient was taken, (p,); None before the first.
+        gradient: the last gradient, penalty included, (p,).
+    Source:
+        Laurent, Massart 2000, Lemma 1, for the tail of a sum of squares; the rest is ours.
+    """
+
+    largest: float = 0.0
+    point: NDArray[np.float64] | None = None
+    gradient: NDArray[np.float64] | None = None
+
+    def after(self, point: ArrayLike, gradient: ArrayLike, deviation: float) -> "ShownCurvature":
+        """With one more gradient; one that is not finite is left out.
+
+        Args:
+            point: where it was taken.
+            gradient: released, penalty included.
+            deviation: d.
+        """
+        at, slope = (np.ravel(np.asarray(entries, np.float64)) for entries in (point, gradient))
+        if not (np.all(np.isfinite(at)) and np.all(np.isfinite(slope))):
+            return self
+        if self.point is None or self.gradient is None:
+            return ShownCurvature(self.largest, at, slope)
+        distance = float(np.linalg.norm(at - self.point))
+        noise = 2.0 * deviation**2 * (at.size + 2.0 * math.sqrt(RARE * at.size) + 2.0 * RARE)
+        change = math.sqrt(max(float(np.sum((slope - self.gradient) ** 2)) - noise, 0.0))
+        shown = change / distance if distance > 0.0 else 0.0
+        return ShownCurvature(max(self.largest, shown) if math.isfinite(shown) else self.largest, at, slope)
+
+    def step_size(self, longest: float) -> float:
+        """1 / L, and no more than the longest step."""
+        return min(longest, 1.0 / self.largest) if self.largest > 0.0 else longest
+
+
+def still_grows(points: abc.Sequence[ArrayLike], slopes: abc.Sequence[ArrayLike], deviation: float) -> bool:
+    """Whether the second half of some released gradients points away from 0, beyond 2.5 deviations of its noise.
+
+    Classes that lie apart want long parameters, and a hinge is nearly flat in their length: it is the one direction in
+    which steps that suit all others stop short. It is the direction of the point before these gradients, which has none
+    of their noise. Post-processing.
+
+    Args:
+        points: where the gradients were taken, (p,) each.
+        slopes: the gradients, penalty included, (p,) each.
+        deviation: standard deviation of the noise in an entry of one.
+    """
+    half = len(points) // 2
+    if not half:
+        return False
+    at = np.asarray(points[half - 1], np.float64)
+    mean = np.mean(np.asarray(slopes[half:], np.float64), axis=0)
+    noise = deviation * float(np.linalg.norm(at)) / math.sqrt(len(slopes) - half)
+    return -float(mean @ at) > GROWING * noise > 0.0
+
+
+def in_coordinates(coordinates: Coordinates) -> dict[str, Any]:
+    """Clip, step size and momentum of other coordinates."""
+    smoothness = coordinates.smoothness + coordinates.ridge_smoothness
+    return {
+        "clip": coordinates.clip,
+        "step_size": 1.0 / smoothness,
+        "momentum": coordinates.momentum,
+        "restarts": math.isinf(coordinates.clip),  # no clip is infinite with noise
+        "balanced": coordinates.balanced,
+        "secant": coordinates.secant,
+        "hurries": coordinates.hurries,
+        "smoothness": smoothness,
+        "rows": coordinates.rows,
+    }
+
+
+def for_pl(facts: SmoothObjective, constant: float) -> dict[str, Any]:
+    """Fields for an objective with `|grad|^2 >= 2 constant excess`: no momentum, the last iterate."""
+    return {
+        "steps": facts.steps_to_contract(constant),
+        "returns": "last",
+        "contraction": max(1.0 - constant / facts.smoothness, 1e-12),
+        **plain_steps(facts),
+    }
+
+
+def for_stationarity(facts: SmoothObjective) -> dict[str, Any]:
+    """Fields that make the gradient of any smooth objective small."""
+    return {"steps": facts.steps_to_flatten(), **plain_steps(facts)}
+
+
+def plain_steps(facts: SmoothObjective) -> dict[str, Any]:
+    """Steps of size 1 / L without momentum, as the bounds of `descent_theory` assume."""
+    return {"step_size": 1.0 / facts.smoothness, "momentum": 0.0, "smoothness": facts.smoothness}
+
+
+def objective_facts(
+    instance: Instance, *, clip: float, smoothness: float | None = None, gap: float | None = None
+) -> SmoothObjective:
+    """The constants of the bounds in `descent_theory`, from public quantities.
+
+    Args:
+        instance: the problem and the budget.
+        clip: C.
+        smoothness: L, the ridge included; default that of the problem.
+        gap: a bound on the excess of the start; default the bound on the loss at 0.
+    Raises:
+        ValueError: a constant is neither given nor known.
+    """
+    if smoothness is None:
+        smoothness = instance.problem.smoothness(instance.public)
+    if gap is None:
+        gap = instance.loss_at_zero
+    if gap is None or not math.isfinite(smoothness):
+        raise ValueError(
+            f"the {instance.problem.loss.name} loss has no known bound on its curvature or on its value at 0: give "
+            "`smoothness` and `gap`."
+        )
+    noise = descent_defaults.noise_of_one(instance, clip)
+    return SmoothObjective(smoothness=smoothness, gap=gap, noise=noise, parameters=instance.parameters)
 
 
 class DescentState(NamedTuple):
@@ -95,7 +233,6 @@ class GradientDescent(StepwiseSolver):
 
     name: ClassVar[str] = "gradient-descent"
     preconditions: ClassVar[bool] = True
-    defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     step_size: float = derived(above=0)
     clip: float = derived(above=0)
@@ -111,6 +248,46 @@ class GradientDescent(StepwiseSolver):
     restarts: bool | None = None
     chosen: int | None = optional(at_least=0)
     rows: RowSpectrum | None = field(default=None, repr=False)
+
+    def default_shrinks(self, instance: Instance) -> bool:
+        """Whether the ridge enters by its proximal map: where that is exact, and gradient steps would be short."""
+        if self.smoothness is not None or not instance.problem.shrinks_exactly:
+            return False
+        penalty = instance.penalty_smoothness
+        if self.is_set("step_size"):
+            return self.step_size * penalty > SHARE_OF_STEP
+        return penalty > descent_defaults.smoothness(instance)
+
+    def default_restarts(self, instance: Instance) -> bool | None:
+        return not instance.is_private and not self.is_set("momentum")
+
+    def default_steps(self, instance: Instance) -> int:
+        return self.setting(instance).steps
+
+    def default_clip(self, instance: Instance) -> float:
+        return self.setting(instance).clip
+
+    def default_step_size(self, instance: Instance) -> float:
+        return self.setting(instance).step_size
+
+    def default_momentum(self, instance: Instance) -> float:
+        return self.setting(instance).momentum
+
+    def default_returns(
+        self, instance: Instance
+    ) -> Average | Literal["random", "flattest", "corrected"] | None:
+        return "weighted" if instance.is_private else "last"
+
+    def default_contraction(self, instance: Instance) -> float | None:
+        """a of the geometric shares: what one step leaves of the excess, by the ridge alone."""
+        if self.shares == "equal":
+            return None
+        return max(1.0 - self.step_size * instance.ridge, 1e-12)
+
+    def default_chosen(self, instance: Instance) -> int | None:
+        """The number of the iterate that "random" returns."""
+        del instance
+        return secrets.randbelow(self.steps) if self.returns == "random" and self.steps else None
 
     @classmethod
     def for_pl(
@@ -139,14 +316,14 @@ class GradientDescent(StepwiseSolver):
             ValueError: a constant is neither given nor known.
         """
         clip = default_clip(instance) if clip is None else clip
-        facts = planning.objective_facts(instance, clip=clip, smoothness=smoothness, gap=gap)
+        facts = objective_facts(instance, clip=clip, smoothness=smoothness, gap=gap)
         if constant is None:
             if instance.problem.loss.convex is False:
                 raise ValueError(
                     f"the {instance.problem.loss.name} loss is not convex: a ridge says nothing, give `constant`."
                 )
             constant = instance.ridge
-        return cls(clip=clip, shares=shares, **planning.for_pl(facts, constant))
+        return cls(clip=clip, shares=shares, **for_pl(facts, constant))
 
     @classmethod
     def for_stationarity(
@@ -168,18 +345,28 @@ class GradientDescent(StepwiseSolver):
             ValueError: a constant is neither given nor known.
         """
         clip = default_clip(instance) if clip is None else clip
-        facts = planning.objective_facts(instance, clip=clip, smoothness=smoothness, gap=gap)
-        return cls(clip=clip, returns=returns, **planning.for_stationarity(facts))
+        facts = objective_facts(instance, clip=clip, smoothness=smoothness, gap=gap)
+        return cls(clip=clip, returns=returns, **for_stationarity(facts))
 
     def forecast(self, instance: Instance) -> Forecast:
-        return planning.forecast(self, instance)
+        """That of `descent_defaults`, and a notice where the step size is too large."""
+        found = descent_defaults.forecast(instance, steps=self.steps, clip=self.clip)
+        smoothness = self.smoothness
+        if smoothness is None:
+            smoothness = descent_defaults.smoothness(instance)
+            smoothness += 0.0 if self.shrinks else instance.penalty_smoothness
+        if self.rows is None:  # in whitened coordinates the level is set afterwards
+            found = found.noting(*level_notice(instance.problem.loss, None))
+        return found.noting(*long_steps(self.step_size, smoothness))
 
     def in_coordinates(self, coordinates: Coordinates) -> Self:
-        return self.with_(**planning.in_coordinates(coordinates))
+        return self.with_(**in_coordinates(coordinates))
 
     def longest_step(self, instance: Instance) -> float:
-        """Of descent with momentum on an objective of the known curvature."""
-        return planning.longest_step(self, instance)
+        """The stability limit 2 (1 + b) / ((1 + 2 b) L) of momentum b; for any b where it is open."""
+        curved = self.stepped_smoothness(instance)
+        momentum = self.momentum if self.is_set("momentum") else 1.0
+        return 2.0 * (1.0 + momentum) / ((1.0 + 2.0 * momentum) * curved) if curved > 0 else math.inf
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Balanced gradients need a loss that says how steep it can be, a Newton step one that says how curved."""
@@ -234,7 +421,7 @@ class GradientDescent(StepwiseSolver):
         gradients: list[Array] = []
         slopes: list[Array] = []
         deviations: list[float] = []
-        shown, momentum = planning.ShownCurvature(), self.momentum
+        shown, momentum = ShownCurvature(), self.momentum
         keeps = self.returns == "flattest" or self.rows is not None
         for ratio, noise in zip(self._mixing_ratios(), self.mechanisms(), strict=True):
             query = ClippedGradient(loss=problem.loss, at=state.at, clip=self.clip, balanced=self.balanced)
@@ -249,8 +436,8 @@ class GradientDescent(StepwiseSolver):
                 gradients.append(gradient)
                 deviations.append(deviation)
             if self.hurries and 2 * len(points) == self.steps - self.steps % 2:
-                grows = planning.still_grows(points, slopes, deviation)
-                momentum = planning.HURRIED if grows else momentum
+                grows = still_grows(points, slopes, deviation)
+                momentum = HURRIED if grows else momentum
             state = step(
                 state,
                 gradient,
@@ -345,6 +532,23 @@ class GradientDescent(StepwiseSolver):
         average = "settled" if self.returns == "corrected" else self.returns or "weighted"
         return mixing_ratios(average, self.steps, precision)
 
+    def setting(self, instance: Instance) -> descent_defaults.Setting:
+        """The practical setting for what is known of a solver's fields."""
+        return descent_defaults.descent_setting(
+            instance,
+            clip=self.clip,
+            steps=self.steps,
+            curvature=self.smoothness,
+            shrinks=bool(self.shrinks),
+        )
+
+    def stepped_smoothness(self, instance: Instance) -> float:
+        """The known curvature of what gradient steps descend on."""
+        if self.smoothness is not None:
+            return self.smoothness
+        ridge = instance.penalty_smoothness if self.default_shrinks(instance) else 0.0
+        return instance.known_smoothness - ridge
+
 
 def _deviation(noise: Gaussian, query: ClippedGradient, public: Public) -> float:
     """Standard deviation of the noise of one release."""
@@ -386,3 +590,22 @@ def _step(
         age=age,
         finite=state.finite,
     )
+
+
+# ---- The flattest of the points of a run, picked by what was released --------------------------------------
+WINDOW = 10  # released gradients that are averaged before their norm is looked at
+
+
+def flattest(points: list[Array], slopes: list[Array]) -> Array:
+    """The middle point of the window over which the mean of the released slopes is smallest. Post-processing.
+
+    Args:
+        points: where the slopes were taken.
+        slopes: released gradients, that of a smooth penalty included.
+    """
+    width = min(WINDOW, len(points))
+    stacked = np.stack([np.asarray(slope, np.float64).ravel() for slope in slopes])
+    sums = np.concatenate([np.zeros((1, stacked.shape[1])), np.cumsum(stacked, axis=0)])
+    norms = np.linalg.norm(sums[width:] - sums[:-width], axis=1)
+    start = int(np.argmin(np.where(np.isfinite(norms), norms, np.inf)))
+    return points[start + width // 2]

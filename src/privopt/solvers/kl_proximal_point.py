@@ -13,26 +13,63 @@ Source: Menart, Ullah, Arora, Bassily, Guzman 2023, Algorithms 2 and 4; Lacoste-
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
+from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, Repeated, Sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import kl_proximal_point as planning
+from privopt.planning import descent_defaults
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
+from privopt.planning.notices import NOISE_IS_OFF
+from privopt.planning.plan import Bound
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.result import Outcome, ending
-from privopt.solvers.base import Defaults, Solver
+from privopt.solvers.base import Solver
 from privopt.solvers.fields import derived, number
 from privopt.solvers.guarded import guarded
+
+# ---- Weight, budgets, prediction and bound of the private proximal point method ----------------------------
+# T proximal steps, each an approximate minimum of `F_t(x) = F(x) + r(x) + lam |x - x_(t-1)|^2` by m noisy subgradient
+# steps, with gradients of norm at most C:
+#
+#     strong convexity  mu = 2 lam - (weak convexity of F)
+#     weight            lam = max(weak convexity, 1 / (2 gamma^2 F_0^((kappa - 2) / kappa)))
+#     prediction        with sigma_t the noise, tau_t = 2 (4 C^2 + p sigma_t^2) / (mu (m + 1)):
+#                       Phi_t = max(Phi_(t-1) / (1 + mu / (4 lam)), E) + tau_t,
+#                       E + (mu / 2) (E / 2)^(2 / kappa) / (4 gamma^2 lam^2) = Phi_(t-1)
+#
+# The prediction follows the excess through E_t = F_t(x_t*) - F*, x_t* the exact proximal step. With a = |x_t* -
+# x_(t-1)| and psi = F(x_t*) - F*, strong convexity gives E_t = psi + lam a^2 <= Phi_(t-1) - mu a^2 / 2; stationarity
+# and the KL condition give 2 lam a >= psi^(1/kappa) / gamma; and either lam a^2 or psi is at least E_t / 2.
+#
+# The excess after a proximal step is a convex function of the one before, so following the mean through it is no bound.
+# The bound follows the mean through the function's chord over all excesses that gradients of norm C allow, and then
+# uses Markov's inequality.
+_root = cast(Any, brentq)  # its type information is incomplete
+FAILURE = 0.1  # of the bound, by Markov's inequality
+
+
+def noise_factors(ratio: float, steps: int) -> NDArray[np.float64]:
+    """What each proximal step's noise multiplier is over that of equal budgets at the same price.
+
+    Args:
+        ratio: the budget of a proximal step over that of the one before it.
+        steps: T.
+    """
+    logs = math.log(ratio) * np.arange(steps)
+    shares = np.exp(np.maximum(logs - logs[-1:], -100.0))  # a step that buys nothing would have no multiplier
+    return np.sqrt(shares.sum() / (steps * shares)) if steps else shares
 
 
 class ProximalState(NamedTuple):
@@ -74,7 +111,6 @@ class KLProximalPoint(Solver):
 
     name: ClassVar[str] = "kl-proximal-point"
     for_convex: ClassVar[str] = "its subproblems"
-    defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     outer_steps: int = number(12, at_least=0)
     inner_steps: int = number(300, at_least=1)
@@ -85,6 +121,29 @@ class KLProximalPoint(Solver):
     growth: KL | None = None
     most_steps: int = number(5000, at_least=1)
 
+    def default_clip(self, instance: Instance) -> float:
+        return descent_defaults.default_clip(instance)
+
+    def default_growth(self, instance: Instance) -> KL | None:
+        return instance.growth
+
+    def default_weight(self, instance: Instance) -> float:
+        """lam for a solver whose clip and growth are set; see the module.
+
+        Raises:
+            ValueError: nothing bounds the excess of the start.
+        """
+        growth = self.growth
+        assert growth is not None  # as its own rule comes first
+        power = (growth.kappa - 2.0) / growth.kappa
+        gap = growth.gap_within(self.steepest(instance)) if power > 0.0 else 1.0
+        if not math.isfinite(gap):
+            raise ValueError(
+                "the default weight needs a bound on the excess of the start: give `weight`, a `growth` with a finite "
+                "gap, or a finite clip."
+            )
+        return max(self.weak_convexity, 0.5 / (growth.gamma**2 * gap**power))
+
     def check(self) -> None:
         if self.is_set("weight") and not self.weight > 0.5 * self.weak_convexity:
             raise ValueError(
@@ -94,10 +153,32 @@ class KLProximalPoint(Solver):
 
     def filled(self, instance: Instance) -> Self:
         solver = super().filled(instance)
-        return solver.with_(**planning.within_most_steps(solver))
+        return solver.with_(**solver.within_most_steps())
 
     def forecast(self, instance: Instance) -> Forecast:
-        return planning.forecast(self, instance)
+        """The prediction and the bound of the module, from a growth and a bound on the excess of the start."""
+        notices = () if instance.is_private else (NOISE_IS_OFF,)
+        gap = self._start_gap(instance)
+        if gap is None:
+            return Forecast(
+                meaning="no formula but for a KL condition, a finite clip and no penalty", notices=notices
+            )
+        assert self.growth is not None  # else nothing bounds the start
+        worst = self.growth.excess_at(self.steepest(instance))
+        excess = gap
+        for left in self._left_by_noise(instance):
+            excess = min(self._contracted(self.growth, excess) + left, worst)
+        meaning = (
+            "a loose estimate of the mean under the KL condition, while no gradient is clipped: even without noise the "
+            f"worst case of the inner steps keeps it above {self._floor(instance):.3g}"
+        )
+        return Forecast(
+            excess=excess,
+            meaning=meaning,
+            bound=self._bound(instance, gap, worst),
+            notices=notices,
+            for_convex=False,
+        )
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """A sharp minimum, or a weight of the user's own."""
@@ -128,7 +209,7 @@ class KLProximalPoint(Solver):
 
     def mechanisms(self) -> tuple[Gaussian, ...]:
         """The noise of each proximal step's releases."""
-        factors = planning.noise_factors(self.ratio, self.outer_steps)
+        factors = noise_factors(self.ratio, self.outer_steps)
         return tuple(Gaussian(float(self.noise_multiplier * factor)) for factor in factors)
 
     def event(self, public: Public) -> Event:
@@ -176,6 +257,64 @@ class KLProximalPoint(Solver):
             gradient = curator.release(at_iterate, noise)
             state = step(state, gradient, step_size=2.0 / (self.convexity * (t + 1)), ratio=2.0 / (t + 1))
         return state
+
+    def within_most_steps(self) -> dict[str, int]:
+        """T and m, lowered where T m would be more than `most_steps`: m first, then T."""
+        outer = min(self.outer_steps, self.most_steps)
+        return {"outer_steps": outer, "inner_steps": min(self.inner_steps, self.most_steps // max(outer, 1))}
+
+    def steepest(self, instance: Instance) -> float:
+        """The largest norm of a clipped gradient."""
+        return min(self.clip, instance.gradient_bound)
+
+    def _bound(self, instance: Instance, gap: float, worst: float) -> Bound | None:
+        """What Markov's inequality makes of a mean; only where it says more than the bound on the start's excess."""
+        assert self.growth is not None  # `forecast` has asked
+        factor = self._contracted(self.growth, worst) / worst
+        mean = gap
+        for left in self._left_by_noise(instance):
+            mean = min(factor * mean + left, worst)
+        if not mean / FAILURE < gap:
+            return None
+        return Bound(
+            value=mean / FAILURE,
+            probability=1.0 - FAILURE,
+            condition="if the KL condition holds wherever the run goes, no gradient is longer than the clip, and the "
+            "constraint set does not bind",
+        )
+
+    def _start_gap(self, instance: Instance) -> float | None:
+        """F_0, or None where nothing can be predicted: no growth, no finite clip, or a penalty with gradients."""
+        penalised = instance.penalty_smoothness > 0.0 or not instance.problem.regulariser.is_smooth
+        if self.growth is None or not math.isfinite(self.clip) or penalised:
+            return None
+        return self.growth.gap_within(self.steepest(instance))
+
+    def _left_by_noise(self, instance: Instance) -> list[float]:
+        """tau_t of every proximal step."""
+        per_mean = 2.0 / (self.convexity * (self.inner_steps + 1))
+        longest = self.steepest(instance) + self.clip  # the penalty pulls as far as the ball's radius allows
+        scale = instance.public.relation.factor * self.clip / instance.public.n
+        spreads = [instance.parameters * (noise.noise_multiplier * scale) ** 2 for noise in self.mechanisms()]
+        return [per_mean * (longest**2 + spread) for spread in spreads]
+
+    def _floor(self, instance: Instance) -> float:
+        """Where the prediction would settle without noise."""
+        longest = self.steepest(instance) + self.clip
+        left = 2.0 * longest**2 / (self.convexity * (self.inner_steps + 1))
+        return left * (1.0 + 4.0 * self.weight / self.convexity)
+
+    def _contracted(self, growth: KL, excess: float) -> float:
+        """What an exact proximal step leaves of an excess."""
+        gain = self.convexity / (8.0 * growth.gamma**2 * self.weight**2)
+
+        def surplus(left: float) -> float:
+            return left + gain * (left / 2.0) ** (2.0 / growth.kappa) - excess
+
+        return max(
+            excess / (1.0 + self.convexity / (4.0 * self.weight)),
+            float(_root(surplus, 0.0, excess, xtol=1e-300, rtol=1e-14)),
+        )
 
 
 @jax.jit

@@ -6,6 +6,7 @@ Source: Menart, Ullah, Arora, Bassily, Guzman 2023, Algorithm 1.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, Self
 
@@ -16,21 +17,45 @@ from jaxtyping import Array, Bool, Float
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import kl_paper_phases
-from privopt.planning import kl_spider as planning
+from privopt.planning import descent_defaults
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
-from privopt.planning.kl_phases import Phase, PhasePlanner
-from privopt.planning.plan import Finding
+from privopt.planning.kl_phases import ROUNDING, Phase, PhasePlanner
+from privopt.planning.notices import NOISE_IS_OFF, large_delta
+from privopt.planning.plan import Bound, Finding
+from privopt.problems.constraints import Unconstrained
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.gradient_difference import ClippedGradientDifference
 from privopt.result import Outcome, Status
-from privopt.solvers.base import Defaults, Solver
+from privopt.solvers.base import Solver
 from privopt.solvers.fields import choice, derived, number, optional
 from privopt.solvers.guarded import guarded
+
+# ---- Defaults, bound and notices of KL Spider; `kl_phases` plans its phases --------------------------------
+# Source:
+#     Menart, Ullah, Arora, Bassily, Guzman 2023, Theorem 1.
+MOST_STEPS = 100_000
+
+
+def start_gap(growth: KL, clip: float, problem: Problem) -> float:
+    """The bound on the start's excess; gradients of norm C prove one if the loss is the whole objective."""
+    return growth.gap_within(clip if problem.regulariser.smoothness == 0.0 else math.inf)
+
+
+def bound_condition(growth: KL, problem: Problem) -> str:
+    """What the bound rests on."""
+    inside = (
+        ""
+        if isinstance(problem.constraint, Unconstrained)
+        else ", no step is cut short by the constraint set"
+    )
+    return (
+        f"if the objective is L-smooth and ({growth.gamma:.4g}, {growth.kappa:.4g})-KL along the path{inside} and no "
+        "gradient and no change of a gradient is clipped"
+    )
 
 
 class SpiderState(NamedTuple):
@@ -87,7 +112,6 @@ class KLSpider(Solver):
     """
 
     name: ClassVar[str] = "kl-spider"
-    defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     variant: Literal["planned", "paper"] = choice("planned")
     growth: KL | None = None
@@ -101,17 +125,49 @@ class KLSpider(Solver):
     most_steps: int = derived(at_least=0)
     most_releases: int | None = optional(at_least=0)
 
+    def default_growth(self, instance: Instance) -> KL | None:
+        return instance.growth
+
+    def default_clip(self, instance: Instance) -> float:
+        """The loss's bound on gradients, or a guess; infinite without noise."""
+        if not instance.is_private:
+            return math.inf
+        exact = instance.gradient_bound
+        guessed = descent_defaults.guess(instance).slope * instance.public.row_bound
+        return exact if math.isfinite(exact) else guessed
+
+    def default_curvature(self, instance: Instance) -> float:
+        return instance.problem.loss_smoothness(instance.public)
+
+    def default_smoothness(self, instance: Instance) -> float:
+        return self.curvature + instance.penalty_smoothness
+
+    def default_most_steps(self, instance: Instance) -> int:
+        return MOST_STEPS if instance.is_private else descent_defaults.NOISELESS_STEPS
+
     def configure(self, instance: Instance) -> Self:
         """See `Solver.configure`; the number of releases is that of the phases that the noise pays for."""
         solver = super().configure(instance)
-        return solver.with_(most_releases=planning.most_releases(solver, instance.problem, instance.public))
+        return solver.with_(most_releases=solver.releases_at_most(instance.problem, instance.public))
 
     def scaled(self, factor: float) -> Self:
         """The same solver with all its noise times `factor`, which plans other phases."""
         return super().scaled(factor).with_(most_releases=None)
 
     def forecast(self, instance: Instance) -> Forecast:
-        return planning.forecast(self, instance)
+        """The goal of the last planned phase as a bound, or that nothing can be proved, and from what n on."""
+        made, gap = self.phase_planner(instance.problem, instance.public)
+        start = {"gap": Finding(gap, "bound on the excess of the start")}
+        if self.variant == "paper":
+            return Forecast(indicators=start, notices=self._paper_notices(instance, made, gap))
+        phases, _ = made.first_plan(gap, self.rho)
+        goal = phases[-1].goal if phases else None
+        bound = None
+        if goal is not None and self.growth is not None and self.difference_clip >= 1.0:
+            probability = 1.0 - self.failure if made.factor else 1.0
+            bound = Bound(goal, probability, bound_condition(self.growth, instance.problem))
+        notices = self._notices(instance, made, gap, goal)
+        return Forecast(bound=bound, indicators=start, notices=notices, for_convex=False)
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """A smooth objective, the KL condition, and a bound on the excess of the start."""
@@ -131,7 +187,7 @@ class KLSpider(Solver):
             return f"its steps are gradient steps, and the penalty {problem.regulariser!r} is not smooth"
         if not (self.is_set("curvature") or math.isfinite(problem.loss.curvature)):
             return f"the {problem.loss.name} loss has no known bound on its curvature: give `curvature`"
-        if not planning.has_start_gap(self, growth, problem):
+        if not self.has_start_gap(growth, problem):
             return "it needs a bound on the excess of the start: give `KL(..., gap=...)`"
         return None
 
@@ -160,7 +216,7 @@ class KLSpider(Solver):
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 1: phases under a filter."""
-        planner, gap = planning.planner(self, problem, curator.public)
+        planner, gap = self.phase_planner(problem, curator.public)
         course = Course(SpiderState(start, start, start, jnp.zeros(()), jnp.asarray(True)))
         if self.variant == "paper":
             return self._run_published(curator, problem, planner, gap, course)
@@ -183,10 +239,10 @@ class KLSpider(Solver):
         self, curator: Curator, problem: Problem, planner: PhasePlanner, gap: float, course: Course
     ) -> Outcome:
         """The published phases, until there are none left or the steps are taken."""
-        if kl_paper_phases.releases(planner, gap, self.rho) == 0:
+        if releases(planner, gap, self.rho) == 0:
             return self._outcome(course, planner, problem, gap, Status.FINISHED)
         inner = curator.filtered(self.name, Gaussian(self.noise_multiplier))
-        for phase in kl_paper_phases.phases(planner, gap, self.rho):
+        for phase in phases(planner, gap, self.rho):
             self._descend(inner, problem, course, phase)
             if not course.state.finite or course.steps >= planner.most_steps:
                 break
@@ -227,7 +283,7 @@ class KLSpider(Solver):
             certain = course.events == 0 or planner.factor == 0
             probability = 1.0 if certain else 1.0 - self.failure
             meaning = f"excess at most this with probability {probability:.3g}"
-            condition = planning.condition(planner.growth, problem)
+            condition = bound_condition(planner.growth, problem)
             findings["risk_bound"] = Finding(risk, f"{meaning}, {condition}")
         if planner.factor:
             share = course.spent / self.rho
@@ -237,6 +293,68 @@ class KLSpider(Solver):
     def _noise(self, cost: float) -> Gaussian:
         """The mechanism of a release at this price; no noise where none was asked for."""
         return Gaussian(1.0 / math.sqrt(2.0 * cost) if self.noise_multiplier else 0.0)
+
+    def has_start_gap(self, growth: KL, problem: Problem) -> bool:
+        """Whether the start's excess is bounded; the clip that is derived is finite wherever there is noise."""
+        return math.isfinite(start_gap(growth, self.clip if self.is_set("clip") else 1.0, problem))
+
+    def phase_planner(self, problem: Problem, public: Public) -> tuple[PhasePlanner, float]:
+        """The planner of a configured solver, and the bound on the start's excess."""
+        assert self.growth is not None  # it is configured
+        made = PhasePlanner(
+            growth=self.growth,
+            clip=self.clip,
+            curvature=self.curvature,
+            smoothness=self.smoothness,
+            parameters=math.prod(problem.parameter_shape(public)),
+            units=public.n,
+            factor=public.relation.factor if self.noise_multiplier else 0,
+            relative_error=self.relative_error,
+            failure=self.failure,
+            difference_clip=self.difference_clip,
+            most_steps=self.most_steps,
+        )
+        return made, start_gap(self.growth, self.clip, problem)
+
+    def releases_at_most(self, problem: Problem, public: Public) -> int:
+        """How many releases there can be at the noise of a configured solver."""
+        made, gap = self.phase_planner(problem, public)
+        if self.variant == "paper":
+            return releases(made, gap, self.rho)
+        return made.first_plan(gap, self.rho)[1]
+
+    def _paper_notices(self, instance: Instance, made: PhasePlanner, gap: float) -> tuple[str, ...]:
+        """What the published phases are good for."""
+        if not instance.is_private:
+            return (NOISE_IS_OFF,)
+        found = large_delta(instance)
+        if releases(made, gap, self.rho) == 0:
+            found += ("the published plan has no phase at this budget: nothing is spent.",)
+        return (*found, "the published phases are for comparisons: planned ones prove far more.")
+
+    def _notices(
+        self, instance: Instance, made: PhasePlanner, gap: float, goal: float | None
+    ) -> tuple[str, ...]:
+        """That nothing can be proved or gained, and how many units it would take."""
+        if not instance.is_private:
+            return (NOISE_IS_OFF,)
+        found = large_delta(instance)
+        if self.difference_clip < 1.0:
+            found += ("difference_clip is below 1: differences may be clipped, so there is no bound.",)
+        if goal is not None:
+            near = (
+                f"the bound {goal:.3g} is near {gap:.3g}, that of the start: more units or a larger epsilon would "
+                "help.",
+            )
+            return (*found, *(near if goal > 0.5 * gap else ()))
+        needed = made.units_needed(gap, self.rho)
+        remedy = f"it would take more than most_steps = {made.most_steps} steps."
+        if math.isfinite(needed):
+            remedy = (
+                f"it would take about {needed:.2g} units (n is {instance.public.n}), or a larger epsilon."
+            )
+        nothing = "no progress can be proved at this budget, so the start is returned and nothing is spent"
+        return (*found, f"{nothing}: {remedy}")
 
 
 @jax.jit
@@ -257,3 +375,84 @@ def _step(
         steepness=steepness,
         finite=state.finite,
     )
+
+
+# ---- The phases of KL Spider as they were published, at their corrected price: for comparisons -------------
+# The excess falls by the factor 1 + 1 / A a phase, A = 64 gamma^2 L F_0^(1 - 2/kappa), down to a floor of 32 times the
+# noise of one gradient, to the power kappa; every phase gets an equal share of the budget.
+#
+# Source:
+#     Menart, Ullah, Arora, Bassily, Guzman 2023, Algorithm 1 and Theorem 1.
+NARROWEST = 64.0  # the factor in A
+ACCURACY = 32.0  # of the floor, over the noise of one gradient
+
+
+class PaperConstants(NamedTuple):
+    """The constants of the published plan: number of phases, ratio, lowest goal, failure probability of one event."""
+
+    phases: float
+    ratio: float
+    floor: float
+    failure: float
+
+
+def constants(planner: PhasePlanner, gap: float, rho: float) -> PaperConstants | None:
+    """The published plan's constants; None where it has no phase.
+
+    Without noise the number of phases is `most_steps` and the floor 0.
+    """
+    gamma, kappa = planner.growth.gamma, planner.growth.kappa
+    narrow = NARROWEST * gap ** (-(2.0 - kappa) / kappa) * gamma**2 * planner.smoothness
+    ratio = 1.0 + 1.0 / narrow
+    if planner.factor == 0:
+        return PaperConstants(planner.most_steps, ratio, 0.0, planner.failure)
+    scale = gamma * planner.clip * math.sqrt(planner.parameters) / (planner.units * math.sqrt(rho))
+    depth = math.log(gap) - kappa * math.log(scale)
+    if depth <= 0:
+        return None
+    number = math.ceil((1.0 + narrow) * depth)
+    steepness = (scale * math.sqrt(number) / gap ** (1.0 / kappa)) ** (2.0 - kappa)
+    failure = planner.failure / number * min(1.0, steepness)
+    floor = (ACCURACY * scale * math.sqrt(number * math.log(1.0 / failure))) ** kappa
+    return PaperConstants(number, ratio, min(floor, gap), failure)
+
+
+def releases(planner: PhasePlanner, gap: float, rho: float) -> int:
+    """The most releases of the published plan, whose total of steps is looked at where a phase ends."""
+    found = constants(planner, gap, rho)
+    if found is None or planner.most_steps == 0:
+        return 0
+    lowest = max(found.floor, gap * math.exp(-found.phases * math.log(found.ratio)), 1e-300)
+    longest = _steps(planner, gap, lowest)
+    return int(min(found.phases * longest, found.phases + planner.most_steps + longest))
+
+
+def phases(planner: PhasePlanner, gap: float, rho: float) -> Iterator[Phase]:
+    """The published plan, one phase after the other, each at the price rho / K."""
+    found = constants(planner, gap, rho)
+    if found is None or planner.most_steps == 0:
+        return
+    goal, number = gap, 0
+    share = rho / found.phases if planner.factor else 0.0
+    while number < found.phases:
+        goal, number = max(goal / found.ratio, found.floor), number + 1
+        gradient = planner.growth.gradient_at(goal)
+        if not gradient > 0:
+            return
+        steps = _steps(planner, gap, goal)
+        length = gradient / (4.0 * planner.smoothness)
+        yield Phase(
+            goal=goal,
+            steps=steps,
+            threshold=0.875 * gradient,
+            length=length,
+            radius=min(2.0 * planner.clip, planner.difference_clip * planner.curvature * length),
+            anchor_cost=share if steps == 1 else 0.5 * share,
+            difference_cost=0.0 if steps == 1 else 0.5 * share / (steps - 1),
+        )
+
+
+def _steps(planner: PhasePlanner, gap: float, goal: float) -> int:
+    """T_k of the published plan, as a whole number."""
+    kappa = planner.growth.kappa
+    return max(1, math.ceil((gap / goal) ** ((2.0 - kappa) / kappa) - ROUNDING))

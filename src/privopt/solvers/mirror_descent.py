@@ -14,18 +14,21 @@ from jaxtyping import Array, Bool, Float
 
 from privopt.curator.base import Curator
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import mirror_descent as planning
-from privopt.planning import mirror_geometry
+from privopt.planning import descent_defaults, mirror_geometry
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.result import Outcome, ending
-from privopt.solvers.base import Defaults
 from privopt.solvers.fields import derived, optional
 from privopt.solvers.guarded import guarded
 from privopt.solvers.stepwise import StepwiseSolver
+
+# ---- Defaults and forecast of mirror descent ---------------------------------------------------------------
+# The error of T steps of size eta on a convex loss is at most `B_w / (eta T) + eta E h_B(b)^2 / 2`, B_w the body's
+# divergence and b the noise of one gradient; `mirror_geometry` has both. Utility only.
+FEWEST_STEPS, MOST_STEPS = 10, 100
 
 
 class MirrorState(NamedTuple):
@@ -57,18 +60,40 @@ class MirrorDescent(StepwiseSolver):
 
     name: ClassVar[str] = "mirror-descent"
     for_convex: ClassVar[str] = "its average and its bound"
-    defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     step_size: float = derived(above=0)
     clip: float = derived(above=0)
     entry_bound: float | None = optional(above=0, below=math.inf)
+
+    def default_clip(self, instance: Instance) -> float:
+        return mirror_geometry.default_clip(instance)
+
+    def default_steps(self, instance: Instance) -> int:
+        """T = L_B sqrt(2 B_w) / (s sqrt(E h_B^2)), from where on the error bound no longer falls, within limits."""
+        body = mirror_geometry.geometry(instance, self.entry_bound)
+        noise = descent_defaults.noise_of_one(instance, self.clip) * math.sqrt(body.width)
+        if noise == 0:
+            return mirror_geometry.NOISELESS_STEPS
+        enough = body.smoothness * math.sqrt(2.0 * body.divergence) / noise
+        return mirror_geometry.clipped_steps(enough, FEWEST_STEPS, MOST_STEPS)
+
+    def default_step_size(self, instance: Instance) -> float:
+        """eta that minimises the error bound, at most 1 / L_B."""
+        body = mirror_geometry.geometry(instance, self.entry_bound)
+        noise = mirror_geometry.noise_square(self, instance, body)
+        limit = math.inf if noise == 0 else math.sqrt(2.0 * body.divergence / (max(self.steps, 1) * noise))
+        return min(1.0 / body.smoothness, limit)
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """A bounded body with a mirror map, and a smooth penalty."""
         return mirror_geometry.obstacle(problem, public)
 
     def forecast(self, instance: Instance) -> Forecast:
-        return planning.forecast(self, instance)
+        """The error bound; no more than the loss at zero."""
+        body = mirror_geometry.geometry(instance, self.entry_bound)
+        noise = mirror_geometry.noise_square(self, instance, body)
+        excess = body.divergence / (self.step_size * max(self.steps, 1)) + self.step_size * noise / 2.0
+        return Forecast(excess=instance.capped(excess), meaning="a bound for convex losses; pessimistic")
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Mirror steps from released gradients."""

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, Repeated
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import newton as planning
+from privopt.planning import descent_defaults
 from privopt.planning.averaging import Average, mixing_ratios
 from privopt.planning.effort import second_moment_seconds
 from privopt.planning.forecast import Forecast
@@ -28,9 +28,14 @@ from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.hessian import Model, NewtonDirection
 from privopt.result import Outcome, ending
-from privopt.solvers.base import Defaults, Solver
+from privopt.solvers.base import Solver
 from privopt.solvers.fields import derived, number
 from privopt.solvers.guarded import guarded
+
+# ---- Defaults and forecast of Newton's method with double noise. Utility only ------------------------------
+PRIVATE_STEPS, NOISELESS_STEPS = 20, 100
+DAMPING = 0.04  # of the largest curvature; the best of a few on one table
+EXPERIMENTAL = "this method is experimental: whitened gradient descent was far more accurate in our tests."
 
 
 class NewtonState(NamedTuple):
@@ -66,7 +71,6 @@ class DoubleNoiseNewton(Solver):
 
     name: ClassVar[str] = "newton"
     for_convex: ClassVar[str] = "its models of the objective"
-    defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     steps: int = derived(at_least=0)
     step_size: float = number(1.0, above=0)
@@ -74,6 +78,30 @@ class DoubleNoiseNewton(Solver):
     damping: float = derived(at_least=0)
     model: Model = derived()
     returns: Average = derived()
+
+    def default_steps(self, instance: Instance) -> int:
+        return PRIVATE_STEPS if instance.is_private else NOISELESS_STEPS
+
+    def default_clip(self, instance: Instance) -> float:
+        return descent_defaults.default_clip(instance)
+
+    def default_damping(self, instance: Instance) -> float:
+        """lambda0: the noise of a direction, z sqrt(d) |g| b / (n l^2), is at most half of the longest, |g| / l.
+
+        A ridge's part of g is at most its curvature times the parameters, and the noise for it at most half of these.
+        """
+        public = instance.public
+        largest = instance.problem.loss.curvature * public.row_bound**2
+        if not instance.is_private:
+            return 0.0 if instance.ridge > 0 else 1e-6 * largest
+        noise = math.sqrt(2.0 * self.steps * public.d) / instance.mu * largest / public.n
+        return max(DAMPING * largest, 2.0 * noise, math.sqrt(2.0 * noise * instance.penalty_smoothness))
+
+    def default_model(self, instance: Instance) -> Model:
+        return "bound" if isinstance(instance.problem.loss, Logistic) else "hessian"
+
+    def default_returns(self, instance: Instance) -> Average:
+        return "tail" if instance.is_private else "last"
 
     def event(self, public: Public) -> Event:
         """2 T Gaussian releases."""
@@ -85,7 +113,9 @@ class DoubleNoiseNewton(Solver):
         return 2 * self.steps
 
     def forecast(self, instance: Instance) -> Forecast:
-        return planning.forecast(self, instance)
+        """No prediction; the notices of gradient descent, and that this method is an experiment."""
+        common = descent_defaults.forecast(instance, steps=self.steps, clip=self.clip)
+        return Forecast(notices=(*common.notices, EXPERIMENTAL))
 
     def matrix_seconds(self, public: Public) -> float:
         """A Hessian a step."""

@@ -48,7 +48,6 @@ from privopt.queries.gradient_and_count import GradientAndCount, share_inside
 from privopt.queries.smoothed_gradient import JitteredGradient, SmoothedGradient
 from privopt.queries.value_gradient import ValueGradient
 from privopt.result import Outcome, ending
-from privopt.solvers.base import Defaults
 from privopt.solvers.fields import choice, derived, number, optional
 from privopt.solvers.online_to_nonconvex import (
     ConversionState,
@@ -110,7 +109,6 @@ class O2NC(StepwiseSolver):
 
     name: ClassVar[str] = "o2nc"
     by_values: ClassVar[bool] = True
-    defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     window: int = derived(at_least=1)
     mode: Literal["practical", "guarantee"] = choice("practical")
@@ -130,6 +128,44 @@ class O2NC(StepwiseSolver):
     rate: float | None = optional(above=0, at_most=1)
     blocks: int = number(1, at_least=1)
     certificate_share: float = derived(at_least=0, below=1)
+
+    def default_distance(self, instance: Instance) -> float:
+        return planning.distance(self, instance)
+
+    def default_radius(self, instance: Instance) -> float:
+        del instance
+        return self.distance * planning.GUARANTEE_RADIUS
+
+    def default_oracle(self, instance: Instance) -> planning.Oracle:
+        return planning.oracle(self, instance)
+
+    def default_smoothing(self, instance: Instance) -> float:
+        return planning.smoothing(self, instance)
+
+    def default_directions(self, instance: Instance) -> int:
+        return planning.directions(self, instance)
+
+    def default_steps(self, instance: Instance) -> int:
+        return planning.steps(self, instance)
+
+    def default_window(self, instance: Instance) -> int:
+        return planning.window(self, instance)
+
+    def default_clip(self, instance: Instance) -> float:
+        return planning.clip(self, instance)
+
+    def default_typical(self, instance: Instance) -> float:
+        return planning.typical(self, instance)
+
+    def default_step_factor(self, instance: Instance) -> float:
+        return planning.step_factor(self, instance)
+
+    def default_returns(self, instance: Instance) -> planning.Returns:
+        del instance
+        return "last" if self.mode == "guarantee" else "tail"
+
+    def default_certificate_share(self, instance: Instance) -> float:
+        return planning.certificate_share(self, instance)
 
     def check(self) -> None:
         """Samples or parts, not both."""

@@ -15,18 +15,28 @@ from jaxtyping import Array
 
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event
-from privopt.mechanisms.objective_perturbation import objective_event
-from privopt.planning import huberised
-from privopt.planning import objective_perturbation as planning
+from privopt.mechanisms.objective_perturbation import LARGEST_NORMAL, objective_event
+from privopt.planning import descent_defaults, huberised
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
+from privopt.planning.notices import NOISE_IS_OFF, large_delta
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.perturbed_minimiser import PerturbedMinimiser
 from privopt.result import Outcome, Status
-from privopt.solvers.base import Defaults, Solver
+from privopt.solvers.base import Solver
 from privopt.solvers.fields import derived
+
+# ------------------------------------------------------------------------------------------------------------
+# Defaults and forecast of objective perturbation: the ridge, the two noises, and what they cost. Utility
+# only.
+# What the guarantee rests on, the shift c and the sign of the slopes, is read off the query that will be released.
+LEAST_SHARE, LARGEST_SHARE = 1e-3, 0.3
+ROUNDING_LIMITS = (
+    "the ridge is so small for this many units that rounding limits the accuracy of the minimiser, and much of the "
+    "noise hides that: a larger `ridge_total` may be more accurate."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,13 +67,60 @@ class ObjectivePerturbation(Solver):
     name: ClassVar[str] = "objective-perturbation"
     for_convex: ClassVar[str] = "its privacy and its bound"
     preconditions: ClassVar[bool] = True
-    defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     clip: float = derived(above=0)
     ridge_total: float = derived(at_least=0, below=math.inf)
     output_share: float = derived(above=0, below=math.inf)
     shift: float = derived(at_least=0)
     two_signed: bool = derived()
+
+    def default_clip(self, instance: Instance) -> float:
+        return huberised.default_clip(instance)
+
+    def default_ridge_total(self, instance: Instance) -> float:
+        return huberised.default_ridge(instance, self.clip)
+
+    def default_shift(self, instance: Instance) -> float:
+        """c = ln(1 + beta / (n lam)).
+
+        Raises:
+            ValueError: the ridge is too small, for the proof or for the budget.
+        """
+        public, epsilon = instance.public, instance.budget.epsilon
+        objective = self.query(instance.problem).objective(public)
+        if not objective.modulus > 0.0:
+            raise ValueError(
+                f"ridge_total must be positive where the penalty leaves coordinates without a ridge, got "
+                f"{self.ridge_total!r}: the proof needs strong convexity in every direction."
+            )
+        if objective.volume_shift >= epsilon:
+            least = objective.curvature / (public.n * math.expm1(epsilon))
+            raise ValueError(
+                f"ridge_total {self.ridge_total:.3g} is too small for epsilon {epsilon:g}: it must exceed {least:.3g}, "
+                "and ten times that leaves most of the budget to the noise. Leave it out to have it chosen."
+            )
+        return objective.volume_shift
+
+    def default_two_signed(self, instance: Instance) -> bool:
+        """Whether a record's slope can have either sign."""
+        return not self.query(instance.problem).objective(instance.public).loss.monotone
+
+    def default_output_share(self, instance: Instance) -> float:
+        """f: mu of the second noise over mu of the first.
+
+        The second noise has standard deviation 2 tau / (Lam f mu) and costs `tr(H) / 2` times its square, the first
+        costs at least `s^2 d^2 / (2 tr(H))`; with a^2 the ratio of the two at f = 1, the excess is `1 + f^2 + a^2 /
+        f^2` times the first's alone, least at f = sqrt(a).
+        """
+        if not instance.is_private:
+            return LEAST_SHARE
+        public, query = instance.public, self.query(instance.problem)
+        objective, sensitivity = query.objective(public), query.sensitivity(public)
+        multiplier = 1.0 / instance.mu
+        tilt = LARGEST_NORMAL * multiplier * sensitivity * math.sqrt(public.d)
+        trace = objective.curvature + public.d * objective.strength
+        ratio = 2.0 * objective.tolerance(tilt) * trace / (objective.strength * sensitivity * public.d)
+        return min(LARGEST_SHARE, max(LEAST_SHARE, math.sqrt(ratio)))
 
     def event(self, public: Public) -> Event:
         """One release: the noise inside the objective, and the one that hides the residual."""
@@ -93,7 +150,17 @@ class ObjectivePerturbation(Solver):
         return super(ObjectivePerturbation, fresh).filled(instance)
 
     def forecast(self, instance: Instance) -> Forecast:
-        return planning.forecast(self, instance)
+        """The leading term at the least curvature, the added ridge's cost of a far optimum, the second noise."""
+        notices = huberised.added_ridge(instance, self.ridge_total, needed_by="objective perturbation")
+        if not instance.is_private:
+            return Forecast(excess=0.0, meaning="the noise is off", notices=(*notices, NOISE_IS_OFF))
+        excess = self._predicted_excess(instance)
+        notices += large_delta(instance)
+        if self.output_share >= LARGEST_SHARE:
+            notices += (ROUNDING_LIMITS,)
+        return Forecast(
+            excess=excess, meaning=huberised.meaning(instance), notices=(*notices, huberised.RUNNING_TIME)
+        )
 
     def in_coordinates(self, coordinates: Coordinates) -> Self:
         """The same event with the clip of v: shift and ridge are those of w."""
@@ -122,3 +189,14 @@ class ObjectivePerturbation(Solver):
     def _released(self, curator: Curator, query: PerturbedMinimiser) -> Outcome:
         mechanism = query.mechanism(self.noise_multiplier, curator.public, output_share=self.output_share)
         return Outcome(curator.release(query, mechanism), Status.FINISHED)
+
+    def _predicted_excess(self, instance: Instance) -> float:
+        own = huberised.least_ridge(instance)
+        strength = max(self.ridge_total, own)
+        noise = descent_defaults.noise_of_one(instance, self.clip)
+        excess = 0.5 * noise**2 * instance.public.d / strength
+        excess += 0.5 * max(0.0, strength - own) * huberised.distance(instance) ** 2
+        second = self.query(instance.problem).mechanism(
+            1.0 / instance.mu, instance.public, output_share=self.output_share
+        )
+        return excess + 0.5 * second.output_stddev**2 * huberised.hessian_trace(instance, strength)

@@ -6,33 +6,246 @@ Source: Lowy, Liu, Asi 2024, Algorithms 2 and 3; Ghadimi, Lan 2012 (AC-SA, singl
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Bool, Float
 
 from privopt.curator.base import Curator
-from privopt.curator.handles import Stream
+from privopt.curator.handles import Held, Stream
 from privopt.ledger.events import Event, NoEvent, Parallel, sequence
 from privopt.ledger.sampling import EveryUnit, Poisson, Sampling
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.gaussian_test import GaussianTest
+from privopt.mechanisms.sparse_test import SparseTest
+from privopt.mechanisms.tested_samples import TestedSamples
+from privopt.planning import descent_defaults, phases, stable_mean
 from privopt.planning import phased_accelerated_erm as planning
 from privopt.planning import phases as phase_planning
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
+from privopt.planning.stable_mean import OUTLIERS, StableNumbers
 from privopt.problems.problem import Problem
 from privopt.public import Public
+from privopt.queries.base import MeanQuery, StatisticOfHeld
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.gradient_and_count import GradientAndCount, share_inside
+from privopt.queries.held_huber import HuberCentre, HuberScore
+from privopt.queries.held_mean import HeldMean
 from privopt.queries.top_curvature import TopCurvature
 from privopt.result import Outcome, ending
-from privopt.solvers.ac_sa import ACSAState, ac_sa_step, gradient_point
-from privopt.solvers.base import Defaults, Solver
+from privopt.solvers.base import Solver
 from privopt.solvers.fields import choice, derived, number, optional
+from privopt.solvers.guarded import guarded
 from privopt.solvers.held_means import MeanRelease, StableMean
-from privopt.solvers.stable_means import StableMeans
 from privopt.status import Status
+
+
+# ---- Stable means in many steps behind one sparse vector: each is released if its test says to go on -------
+@dataclass(frozen=True, kw_only=True)
+class StableMeans:
+    """The Huber centres of points that are held anew in every step, see `StableMean`, behind one sparse vector.
+
+    Attributes:
+        spread: b*, a radius around their mean that holds all but a fraction `outliers` of the points.
+        search: the tests: reversed, it goes on while scores reach the threshold. `TestedSamples` asks about a fresh
+            sample in every step, and releases the centres as well.
+        noise: of every centre.
+        steps: how many tests and centres there are at most.
+        outliers: o.
+    """
+
+    spread: float
+    search: SparseTest
+    noise: Gaussian
+    steps: int
+    outliers: float = OUTLIERS
+
+    def event(self) -> Event:
+        """The tests with their bad event, and the centres."""
+        if self.sampled:
+            return self.search.event()
+        return sequence((self.search.event(), *(self.noise.event() for _ in range(self.steps))))
+
+    @property
+    def sampled(self) -> bool:
+        """Whether every step looks at a secret sample."""
+        return isinstance(self.search, TestedSamples)
+
+    def numbers(self, points: int, *, replaced: bool) -> StableNumbers:
+        """The public numbers of a test.
+
+        Args:
+            points: K.
+            replaced: whether a neighbour replaces a point.
+        Raises:
+            BudgetTooSmall: there are too few points for the noise.
+        """
+
+        def found(count: int) -> StableNumbers | None:
+            slack = self.search.threshold + self.search.threshold_for(
+                stable_mean.FALSE_SKIP, max(1, self.steps)
+            )
+            return stable_mean.stable_numbers(
+                count,
+                self.search.threshold,
+                int(slack) + 1,
+                replaced=replaced,
+                outliers=self.outliers,
+                sampled=self.sampled,
+            )
+
+        numbers = found(points)
+        if numbers is None:
+            raise stable_mean.too_few(
+                points, stable_mean.smallest_enough(lambda count: found(count) is not None)
+            )
+        return numbers
+
+    def cost(self, points: int, *, replaced: bool) -> float:
+        """K times a centre's noise over the spread, for a noise multiplier of 1: around a known centre it is 2."""
+        numbers = self.numbers(points, replaced=replaced)
+        return points * numbers.shift / numbers.inner
+
+    def open(self, curator: Curator) -> Stream:
+        """Pay for the tests."""
+        return curator.stream("tests of steps", self.search)
+
+    def release(self, curator: Curator, tests: Stream, query: MeanQuery, centre: Array) -> MeanRelease:
+        """One step: its test, and if it passes its centre.
+
+        Args:
+            curator: whose units the points are of.
+            tests: from `open`; a failed test closes it.
+            query: the points of this step.
+            centre: v0, (k,), public or released.
+        Returns:
+            The centre given and `HALTED` where the test failed.
+        """
+        held = self._held(curator, tests, query)
+        numbers = self.numbers(held.points, replaced=held.replaced)
+        origin = jnp.asarray(centre, jnp.float64)
+        place: dict[str, Any] = {
+            "held": held,
+            "origin": origin,
+            "radius": self.spread / numbers.inner,
+            "least": numbers.least,
+            # A drawn block may hold more units than its public size; the score is cut where N0 is not more than half.
+            "steps": numbers.steps(2 * held.points if curator.public.drawn or self.sampled else held.points),
+        }
+        if bool(tests.ask("answer", HuberScore(**place))):
+            return MeanRelease(origin, Status.HALTED)
+        moved = self._released(curator, tests, HuberCentre(**place))
+        return MeanRelease(origin + moved, Status.FINISHED)
+
+    def clipped(
+        self, curator: Curator, tests: Stream, query: MeanQuery, centre: Array, radius: float
+    ) -> MeanRelease:
+        """A step after a failed test: the points clipped around the centre given, with the noise that was paid for.
+
+        Args:
+            curator: whose units the points are of.
+            tests: from `open`, closed by now.
+            query: the points of this step, held anew: of a fresh sample, if there are samples.
+            centre: v0, (k,), public or released.
+            radius: of the clip.
+        """
+        origin = jnp.asarray(centre, jnp.float64)
+        mean = HeldMean(held=self._held(curator, tests, query), centre=origin, radius=radius)
+        return MeanRelease(origin + self._released(curator, tests, mean), Status.FELL_BACK)
+
+    def _held(self, curator: Curator, tests: Stream, query: MeanQuery) -> Held:
+        return curator.hold(query, sample=tests) if self.sampled else curator.hold(query)
+
+    def _released(self, curator: Curator, tests: Stream, statistic: StatisticOfHeld) -> Array:
+        """By the stream where the points are its sample, else on its own."""
+        if self.sampled:
+            return jnp.asarray(tests.ask("mean", statistic))
+        return curator.release(statistic, self.noise)
+
+
+# ---- Accelerated stochastic approximation (AC-SA): Nesterov's two sequences, for gradients with noise ------
+# Minimises a function h, mu-strongly convex with a Lipschitz gradient, plus a simple penalty over a closed convex set,
+# from one unbiased gradient a step. With D the distance from the start to the minimum and V^2 the mean squared noise of
+# a gradient,
+#
+#     E h(average) - min h <= 2 L D^2 / (T (T + 1)) + 8 V^2 / (mu (T + 1)).
+#
+# Source:
+#     Ghadimi, Lan 2012, sections 2.2 and 3; their step sizes for strongly convex functions.
+class ACSAState(NamedTuple):
+    """Where AC-SA stands; every entry is a function of released values."""
+
+    params: Float[Array, " *shape"]  # x, moves by long steps
+    average: Float[Array, " *shape"]  # x_ag, what is returned
+    time: Float[Array, ""]  # t, steps taken
+    finite: Bool[Array, ""]  # whether every entry so far was; from the first that was not, nothing moves
+
+    @classmethod
+    def at(cls, params: Float[Array, " *shape"]) -> Self:
+        """Before the first step."""
+        return cls(params, params, jnp.zeros(()), jnp.asarray(True))
+
+    def restarted(self) -> Self:
+        """A new run that begins where this one ended."""
+        return self._replace(params=self.average, time=jnp.zeros_like(self.time))
+
+
+@jax.jit
+def gradient_point(
+    state: ACSAState, *, strong_convexity: Array, smoothness: Array
+) -> Float[Array, " *shape"]:
+    """x_md, where the next gradient is taken.
+
+    Args:
+        state: where AC-SA stands.
+        strong_convexity: mu.
+        smoothness: L.
+    """
+    alpha, gamma = _step_sizes(state.time + 1.0, smoothness)
+    mu = strong_convexity
+    to_average, to_params = (1.0 - alpha) * (mu + gamma), alpha * ((1.0 - alpha) * mu + gamma)
+    return (to_average * state.average + to_params * state.params) / (gamma + (1.0 - alpha**2) * mu)
+
+
+@jax.jit
+@guarded
+def ac_sa_step(
+    state: ACSAState,
+    middle: Array,
+    gradient: Array,
+    *,
+    problem: Problem,
+    strong_convexity: Array,
+    smoothness: Array,
+) -> ACSAState:
+    """x and x_ag after a gradient at x_md.
+
+    Args:
+        state: where AC-SA stands.
+        middle: x_md.
+        gradient: G, of everything but the problem's non-smooth penalty.
+        problem: its proximal map is taken.
+        strong_convexity: mu.
+        smoothness: L.
+    """
+    alpha, gamma = _step_sizes(state.time + 1.0, smoothness)
+    mu = strong_convexity
+    kept = (1.0 - alpha) * mu + gamma
+    moved = (alpha * mu * middle + kept * state.params - alpha * gradient) / (mu + gamma)
+    params = problem.prox(moved, alpha / (mu + gamma))
+    return ACSAState(
+        params=params,
+        average=alpha * params + (1.0 - alpha) * state.average,
+        time=state.time + 1.0,
+        finite=state.finite,
+    )
+
+
+def _step_sizes(t: Array, smoothness: Array) -> tuple[Array, Array]:
+    """alpha_t = 2 / (t + 1) and gamma_t = 4 L / (t (t + 1))."""
+    return 2.0 / (t + 1.0), 4.0 * smoothness / (t * (t + 1.0))
 
 
 class MeanState(NamedTuple):
@@ -104,7 +317,6 @@ class PhasedAcceleratedERM(Solver):
     name: ClassVar[str] = "phased-accelerated-erm"
     made_for_users: ClassVar[bool] = True
     for_convex: ClassVar[str] = "its accelerated stages and their bound"
-    defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     aggregator: Literal["clip", "adaptive", "stable"] = choice("adaptive")
     phases: int = derived(at_least=0)
@@ -127,6 +339,46 @@ class PhasedAcceleratedERM(Solver):
     test_share: float = derived(above=0, below=1)
     test_epsilon: float = derived(above=0)
     after_failure: Literal["clip", "halt"] = choice("clip")
+
+    def default_phases(self, instance: Instance) -> int:
+        del instance
+        return planning.PHASES
+
+    def default_probe_share(self, instance: Instance) -> float:
+        return planning.probe_share(self, instance)
+
+    def default_distance(self, instance: Instance) -> float:
+        return phases.distance(instance)
+
+    def default_smoothness(self, instance: Instance) -> float:
+        return descent_defaults.smoothness(instance) + instance.penalty_smoothness
+
+    def default_strength(self, instance: Instance) -> float:
+        return planning.strength(self, instance)
+
+    def default_lengths(self, instance: Instance) -> tuple[tuple[int, ...], ...]:
+        return planning.lengths(self, instance)
+
+    def default_clip(self, instance: Instance) -> float:
+        return planning.clip(self, instance)
+
+    def default_quantile(self, instance: Instance) -> float:
+        return planning.quantile(self, instance)
+
+    def default_spread(self, instance: Instance) -> float:
+        return planning.spread(self, instance)
+
+    def default_tests(self, instance: Instance) -> Literal["none", "gaussian", "sparse-vector"]:
+        return planning.tests_by(self, instance)
+
+    def default_bad_event_delta(self, instance: Instance) -> float:
+        return planning.bad_event_delta(self, instance)
+
+    def default_test_share(self, instance: Instance) -> float:
+        return planning.test_share(self, instance)
+
+    def default_test_epsilon(self, instance: Instance) -> float:
+        return 0.25 * instance.budget.epsilon if instance.is_private else 1.0
 
     def check(self) -> None:
         """Refuse tests that do not go with the aggregator or the sampling."""

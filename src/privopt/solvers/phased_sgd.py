@@ -3,6 +3,7 @@
 Source: Feldman, Koren, Talwar 2020, Private stochastic convex optimization: optimal rates in linear time, Algorithm 2.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,16 +11,51 @@ from jaxtyping import Array
 
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, GaussianEvent, NoEvent, NonPrivateEvent, Parallel
-from privopt.planning import phased_sgd as planning
+from privopt.planning import huberised
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
+from privopt.planning.notices import NOISE_IS_OFF, large_delta
 from privopt.problems.problem import Problem
 from privopt.proofs import one_pass
+from privopt.proofs.contraction import largest_step
 from privopt.public import Public
 from privopt.queries.one_pass import PassAverage
 from privopt.result import Outcome, Status
-from privopt.solvers.base import Defaults, Solver
+from privopt.solvers.base import Solver
 from privopt.solvers.fields import derived
+
+# ---- Phases, defaults and forecast of phased stochastic gradient descent -----------------------------------
+# With steps eta 4^-(i-1) and sizes n 2^-i the bounds of the phases add up to
+#
+#     W^2 / (n eta) + eta C^2 (2/3 + 64 d z^2 / n),
+#
+# W the distance from the start to the optimum and z the noise multiplier: each phase starts z 2 eta_{i-1} C sqrt(d)
+# away from the average that it is compared with. The bound takes every gradient and every noise for as harmful as it
+# can be; on four tables four times its best eta was better than that itself in most cells
+# (docs/algorithms/phased-sgd.md), so that is the default, or the largest step that is private. The prediction is the
+# bound at a quarter of eta.
+MOST_PHASES = 5
+STEP_FACTOR = 4.0  # see above
+FEWEST_RECORDS = 100  # of the last phase
+
+
+def phase_sizes(n: int, phases: int) -> list[int]:
+    """floor(n 2^-i) records in phase i = 1, 2, ..., and in the last one all that are left."""
+    sizes = [n >> i for i in range(1, phases)]
+    return [*sizes, n - sum(sizes)] if phases else []
+
+
+def _steepness(instance: Instance) -> float:
+    """A gradient's length: the clip, or without noise what the formula says."""
+    clip = huberised.default_clip(instance)
+    bound = instance.gradient_bound
+    return clip if math.isfinite(clip) else bound if math.isfinite(bound) else instance.public.row_bound
+
+
+def _variance(instance: Instance) -> float:
+    """n times the weight of eta C^2 in the bound."""
+    inverse = 1.0 / instance.mu**2 if instance.is_private else 0.0
+    return 2.0 * instance.public.n / 3.0 + 64.0 * instance.public.d * inverse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +80,24 @@ class PhasedSGD(Solver):
 
     name: ClassVar[str] = "phased-sgd"
     for_convex: ClassVar[str] = "its privacy and its bound"
-    defaults: ClassVar[Defaults] = planning.DEFAULTS
     in_secret_order: ClassVar[bool] = True
 
     phases: int = derived(at_least=0)
     clip: float = derived(above=0)
     step_size: float = derived(above=0)
+
+    def default_clip(self, instance: Instance) -> float:
+        return huberised.default_clip(instance)
+
+    def default_phases(self, instance: Instance) -> int:
+        """The most phases, five at most, that leave 100 records to the last one; one where none do."""
+        fitting = [k for k in range(2, MOST_PHASES + 1) if instance.public.n >> k >= FEWEST_RECORDS]
+        return max(fitting, default=1)
+
+    def default_step_size(self, instance: Instance) -> float:
+        """eta."""
+        balanced = huberised.distance(instance) / (_steepness(instance) * math.sqrt(_variance(instance)))
+        return min(largest_step(instance.problem, instance.public), STEP_FACTOR * balanced)
 
     def event(self, public: Public) -> Event:
         """One Gaussian release on each of disjoint blocks."""
@@ -72,7 +120,16 @@ class PhasedSGD(Solver):
         return one_pass.obstacle(problem, public)
 
     def forecast(self, instance: Instance) -> Forecast:
-        return planning.forecast(self, instance)
+        """The sum of the phases' bounds, and what the last noise adds."""
+        if not instance.is_private:
+            return Forecast(excess=0.0, meaning="the noise is off", notices=(NOISE_IS_OFF,))
+        far, eta, n = huberised.distance(instance), self.step_size / STEP_FACTOR, instance.public.n
+        excess = far**2 / (n * eta) + eta * self.clip**2 * _variance(instance) / n
+        last = 2.0 * self.step_size * 4.0 ** (1 - self.phases) * self.clip / instance.mu
+        excess += 0.5 * huberised.hessian_trace(instance, huberised.least_ridge(instance)) * last**2
+        return Forecast(
+            excess=instance.capped(excess), meaning=huberised.meaning(instance), notices=large_delta(instance)
+        )
 
     def step_sizes(self) -> list[float]:
         """eta_i = eta 4^-(i-1)."""
@@ -81,7 +138,7 @@ class PhasedSGD(Solver):
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 2: each phase starts from the answer of the last."""
         params = start
-        sizes = planning.phase_sizes(curator.public.n, self.phases)
+        sizes = phase_sizes(curator.public.n, self.phases)
         blocks = curator.blocks(sizes) if sizes else []
         for block, step_size in zip(blocks, self.step_sizes(), strict=True):  # lines 2-3
             average = PassAverage(

@@ -1,7 +1,8 @@
 """What every program over a curator has: public fields, a price known beforehand, and a plan, whatever it solves."""
 
 import abc
-from collections.abc import Callable, Iterator, Mapping
+import functools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -16,23 +17,30 @@ from privopt.solvers.fields import check_fields, declared
 
 P = TypeVar("P")
 
-# By field, in order: how it is derived. Each rule sees the program with the fields before it filled in.
-Defaults = Mapping[str, Callable[[Any, Any], Any]]
+
+@functools.cache
+def derived_by_methods(kind: type) -> tuple[str, ...]:
+    """The fields that a class derives, in the order in which its methods `default_<field>` are defined, bases first."""
+    found = (name for base in reversed(kind.__mro__) for name in vars(base) if name.startswith("default_"))
+    own = {field.name for field in fields(kind)}
+    return tuple(
+        name for name in dict.fromkeys(each.removeprefix("default_") for each in found) if name in own
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program(abc.ABC, Generic[P]):
     """A frozen configuration that runs over a curator and solves a P. `configure` derives what was left open.
 
-    A subclass declares its fields (see `fields`), how the open ones are derived (`defaults`), how the noise is set to
-    the budget (`calibrated`), what it releases (`event`) and what to expect of it (`forecast`). How it runs, and what
-    it gives back, is said by the kinds of programs: solvers of minimisations, of saddle points, synthesizers. In a
-    program the only lines that cost privacy are calls on the curator. Concrete programs are final.
+    A subclass declares its fields (see `fields`), how the open ones are derived (methods `default_<field>(task)`, each
+    of which sees those before it filled in), how the noise is set to the budget (`calibrated`), what it releases
+    (`event`) and what to expect of it (`forecast`). How it runs, and what it gives back, is said by the kinds of
+    programs: solvers of minimisations, of saddle points, synthesizers. In a program the only lines that cost privacy
+    are calls on the curator. Concrete programs are final.
     """
 
     name: ClassVar[str]  # in plans and on the command line
     made_for_users: ClassVar[bool] = False  # for units of several records
-    defaults: ClassVar[Defaults] = {}
     in_secret_order: ClassVar[bool] = (
         False  # whether it passes over all rows so, which must be in one place then
     )
@@ -165,9 +173,10 @@ class Program(abc.ABC, Generic[P]):
         """
         self.check_applicable(instance.problem, instance.public)
         program = self
-        for field, rule in self.defaults.items():
+        for field in derived_by_methods(type(self)):
             if not program.is_set(field):
-                program = replace(program, **{field: rule(program, instance)})
+                rule = getattr(program, f"default_{field}")
+                program = replace(program, **{field: rule(instance)})
         return program
 
     def configure(self, instance: Any) -> Self:

@@ -11,15 +11,28 @@ from jaxtyping import Array
 
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event
-from privopt.planning import randomized_smoothing as planning
 from privopt.planning.forecast import Forecast
+from privopt.planning.indicators import DISTANCE
 from privopt.planning.instance import Instance
 from privopt.problems.problem import Problem
+from privopt.problems.smoothed import randomly_smoothed
 from privopt.public import Public
 from privopt.result import Outcome
-from privopt.solvers.base import Defaults, Solver
+from privopt.solvers.base import Solver
 from privopt.solvers.fields import derived, number
 from privopt.solvers.gradient_descent import GradientDescent
+
+# ------------------------------------------------------------------------------------------------------------
+# The radius of randomized smoothing, and the problem that is solved in place of the given one. Utility
+# only.
+
+
+def smoothed_problem(problem: Problem, public: Public, radius: float, seed: int) -> Problem:
+    """The problem with its loss smoothed; the problem itself for a radius of 0."""
+    if radius == 0.0:
+        return problem
+    smooth = randomly_smoothed(problem.loss, radius, row_bound=public.row_bound, seed=seed)
+    return replace(problem, loss=smooth, growth=None, constant=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +54,22 @@ class RandomizedSmoothing(Solver):
     """
 
     name: ClassVar[str] = "randomized-smoothing"
-    defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     inner: Solver = field(default_factory=GradientDescent)
     radius: float = derived(at_least=0, below=math.inf)
     seed: int = number(0, at_least=0)
+
+    def default_radius(self, instance: Instance) -> float:
+        """r = W sqrt(p) / (mu n sqrt(m)), W the distance that the optimum is guessed at; 0 without noise.
+
+        With it the bias, at most L r, is about the error that the noise leaves anyway.
+        """
+        public = instance.public
+        if not instance.is_private:
+            return 0.0
+        distance = DISTANCE / public.row_bound
+        units = public.n * math.sqrt(public.typical_records)
+        return distance * math.sqrt(instance.parameters) / (instance.mu * units)
 
     @property
     def title(self) -> str:
@@ -129,4 +153,4 @@ class RandomizedSmoothing(Solver):
         return self.inner.run(curator, self._smoothed(problem, curator.public), start)
 
     def _smoothed(self, problem: Problem, public: Public) -> Problem:
-        return planning.smoothed_problem(problem, public, self.radius, self.seed)
+        return smoothed_problem(problem, public, self.radius, self.seed)

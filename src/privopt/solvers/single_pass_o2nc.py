@@ -14,25 +14,35 @@ from typing import ClassVar, Literal
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, NoEvent, Parallel, Sequence
 from privopt.mechanisms.additive import Gaussian
+from privopt.mechanisms.correlated_noise import prefix_noise
 from privopt.mechanisms.drawable import require_drawable_sums
 from privopt.mechanisms.prefix_sum import PrefixSum
+from privopt.mechanisms.strategies import (
+    Banded,
+    Strategy,
+    block_diagonal,
+    dense_optimum,
+    independent,
+    square_root_toeplitz,
+)
 from privopt.planning import gradient_changes, o2nc
-from privopt.planning import single_pass_o2nc as planning
 from privopt.planning.effort import two_point_values
 from privopt.planning.forecast import Forecast
 from privopt.planning.gradient_changes import Estimate
 from privopt.planning.instance import Instance
-from privopt.planning.online_to_nonconvex import Places, whole_blocks
+from privopt.planning.notices import NOISE_IS_OFF, large_delta
+from privopt.planning.online_to_nonconvex import Places, longest_move, step_length, whole_blocks
 from privopt.planning.plan import Plan
+from privopt.planning.stationarity_forecast import with_method_bounds
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.result import Outcome, ending
-from privopt.solvers.base import Defaults
 from privopt.solvers.fields import choice, derived, number, optional
 from privopt.solvers.gradient_estimates import Estimates
 from privopt.solvers.online_to_nonconvex import (
@@ -43,6 +53,32 @@ from privopt.solvers.online_to_nonconvex import (
     take_penalised_step,
 )
 from privopt.solvers.stepwise import StepwiseSolver
+
+# ---- Defaults, batches, correlated noise and forecast of single-pass O2NC ----------------------------------
+# Every unit is in one batch. With variance reduction S steps make a period: a gradient on a large batch, then changes
+# of it on small ones, all of a run's periods in one stream. Without, S = 1 and all batches are alike.
+#
+#     P = ceil(T / S) periods,  B1 = floor(share n / P),  B2 = floor((n - P B1) / (T - P))
+#     s_1 = factor C / B1,      s_2 = factor c / B2,      c the longest change of a unit over a step of D_max
+#
+# The strategy that correlates a period's noise is the optimum for items of sensitivities s_1, s_2, ..., s_2; only their
+# ratio enters. The changes' true sensitivities follow the realised, public, distances between points and are smaller.
+#
+# Source:
+#     Kornowski, Liu, Talwar 2024, Algorithms 3 and 5; Denisov, McMahan, Rush, Smith, Thakurta 2022 (the strategy). The
+#     defaults were chosen on generated problems; utility only.
+STEPS = 60
+PERIOD = 4
+SMOOTHING = 1.0 / 64.0  # of the distance
+REDUCED_SMOOTHING = 1.0 / 8.0  # likewise, with variance reduction, which needs changes shorter than gradients
+LARGEST_OPTIMUM = 512  # items of a period
+
+
+def as_bands(strategy: Strategy) -> Banded:
+    """A strategy, stored as its diagonals."""
+    if isinstance(strategy, Banded):
+        return strategy
+    return Banded(np.stack([np.pad(np.diagonal(strategy, -lag), (0, lag)) for lag in range(len(strategy))]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +124,6 @@ class SinglePassO2NC(StepwiseSolver):
 
     name: ClassVar[str] = "single-pass-o2nc"
     by_values: ClassVar[bool] = True
-    defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     window: int = derived(at_least=1)
     variance_reduction: bool = False
@@ -108,6 +143,51 @@ class SinglePassO2NC(StepwiseSolver):
     returns: o2nc.Returns = derived()
     strategy: Literal["optimum", "blocks"] = choice("optimum")
 
+    def default_steps(self, instance: Instance) -> int:
+        """T: few, since the units are shared among them."""
+        return min(STEPS, instance.public.n // (4 if self.variance_reduction else 2))
+
+    def default_window(self, instance: Instance) -> int:
+        return o2nc.window(self, instance)
+
+    def default_distance(self, instance: Instance) -> float:
+        return o2nc.distance(self, instance)
+
+    def default_radius(self, instance: Instance) -> float:
+        del instance
+        return self.distance * o2nc.GUARANTEE_RADIUS
+
+    def default_smoothing(self, instance: Instance) -> float:
+        """The radius of the ball over which the loss is averaged."""
+        share = REDUCED_SMOOTHING if self.variance_reduction else SMOOTHING
+        return gradient_changes.smoothing(self, instance, share)
+
+    def default_clip(self, instance: Instance) -> float:
+        return gradient_changes.clip(self, instance)
+
+    def default_typical(self, instance: Instance) -> float:
+        return o2nc.typical(self, instance)
+
+    def default_returns(self, instance: Instance) -> o2nc.Returns:
+        del instance
+        return "last" if self.mode == "guarantee" else "tail"
+
+    def default_places(self, instance: Instance) -> Places:
+        del instance
+        return "middle" if self.variance_reduction else "uniform"
+
+    def default_estimate(self, instance: Instance) -> Estimate:
+        return gradient_changes.estimate(self, instance)
+
+    def default_slope_clip(self, instance: Instance) -> float:
+        return gradient_changes.slope_clip(self, instance)
+
+    def default_period(self, instance: Instance) -> int:
+        """S: 4, or 1 where a change can be no shorter than a gradient."""
+        if not self.variance_reduction:
+            return 1
+        return PERIOD if self.longest_change(instance.parameters) < 1.0 else 1
+
     def check(self) -> None:
         """A period of several steps is variance reduction."""
         if self.is_set("period") and self.period > 1 and not self.variance_reduction:
@@ -117,7 +197,32 @@ class SinglePassO2NC(StepwiseSolver):
             )
 
     def forecast(self, instance: Instance) -> Forecast:
-        return planning.forecast(self, instance)
+        """The theorems' bounds and notices; no prediction of the excess."""
+        meaning = "the method says where the loss is flat, not how far the result is from a minimum"
+        found = gradient_changes.few_directions(self, instance)
+        if not instance.is_private:
+            return Forecast(meaning=meaning, notices=(NOISE_IS_OFF, *found))
+        found = (*large_delta(instance), *found)
+        noise = self.noise_of_steps(instance.public, instance.parameters)
+        squares = instance.parameters * float(np.mean(noise**2)) if len(noise) else 0.0
+        if squares > o2nc.FAINT * self.clip**2 * self.window:
+            found += (
+                "the noise of a window of steps is more than ten times the clip: one pass over so few units says next "
+                "to nothing. A method that passes over the data many times (o2nc) has far less noise.",
+            )
+        if self.variance_reduction and self.period == 1:
+            found += (
+                "at this smoothing the gradient can change by as much as its own length in one step, so every step "
+                "takes a gradient and none a difference: a larger `smoothing` or a smaller radius would change that.",
+            )
+        return with_method_bounds(
+            Forecast(meaning=meaning, notices=found),
+            instance,
+            clip=self.clip,
+            radius=self.radius,
+            distance=self.distance,
+            values=self.estimate == "values",
+        )
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Smooth penalties, no constraint set, and a loss that has such estimates."""
@@ -131,8 +236,8 @@ class SinglePassO2NC(StepwiseSolver):
 
     @property
     def rounds(self) -> int:
-        """T in whole windows."""
-        return planning.rounds(self)
+        """T, in whole windows."""
+        return whole_blocks(self.steps, self.window)[0]
 
     @property
     def reduces(self) -> bool:
@@ -141,7 +246,7 @@ class SinglePassO2NC(StepwiseSolver):
 
     def stream(self, n: int, parameters: int) -> PrefixSum:
         """The noise of all periods, one after the other."""
-        strategy = planning.run_strategy(self, n, parameters)
+        strategy = self.run_strategy(n, parameters)
         return PrefixSum(strategy=strategy, noise_multiplier=self.noise_multiplier)
 
     def plan(self, instance: Instance) -> Plan:
@@ -157,7 +262,7 @@ class SinglePassO2NC(StepwiseSolver):
         total, once = self.rounds, Gaussian(self.noise_multiplier).event()
         if not total:
             return NoEvent()
-        planning.batches(self, public.n)  # refuses those of fewer than two units
+        self.batches(public.n)  # refuses those of fewer than two units
         if not self.reduces:
             return Parallel((once,) * total)
         return Sequence((once, Parallel((NoEvent(),) * total)))
@@ -177,7 +282,7 @@ class SinglePassO2NC(StepwiseSolver):
         if self.estimate != "values" or not self.rounds:
             return 0.0
         directions = gradient_changes.directions(int(np.prod(problem.parameter_shape(public))))
-        return two_point_values(public, directions, planning.asked(self, public.n) / public.n)
+        return two_point_values(public, directions, self.asked(public.n) / public.n)
 
     def estimates(self, curator: Curator, problem: Problem) -> Estimates:
         """What the steps ask for."""
@@ -192,7 +297,7 @@ class SinglePassO2NC(StepwiseSolver):
             curator, steps=total, window=window, places=self.places, of_window=self.returns == "random"
         )
         estimates = self.estimates(curator, problem)
-        longest, step_sizes = planning.step_sizes(self, curator.public, start.size)
+        longest, step_sizes = self.lengths_and_steps(curator.public, start.size)
         first, count = o2nc.kept(self, chosen)
         state = opened(start, schedule(longest, step_sizes, places), window=window, first=first, kept=count)
         noise, stream = Gaussian(self.noise_multiplier), None
@@ -201,7 +306,7 @@ class SinglePassO2NC(StepwiseSolver):
                 "sums of gradient changes", self.stream(curator.public.n, start.size), start.shape
             )
         prefix = earlier = jnp.zeros_like(start)
-        for turn, batch in enumerate(curator.blocks(planning.batches(self, curator.public.n))):
+        for turn, batch in enumerate(curator.blocks(self.batches(curator.public.n))):
             opens = turn % self.period == 0
             query = (
                 estimates.gradient(state.at, turn)
@@ -216,3 +321,85 @@ class SinglePassO2NC(StepwiseSolver):
                 gradient = prefix - earlier
             state = take_penalised_step(state, gradient, problem)
         return Outcome(result(state, flattest=self.returns == "best"), ending(state.finite))
+
+    def batches(self, n: int) -> list[int]:
+        """The number of units of each step's batch; the sum is at most n.
+
+        Raises:
+            ValueError: a batch of fewer than two units.
+        """
+        total, period = self.rounds, self.period
+        periods = math.ceil(total / period) if total else 0
+        later = total - periods
+        first_size = math.floor((self.share if later else 1.0) * n / periods) if periods else 2
+        later_size = (n - periods * first_size) // later if later else 2
+        if min(first_size, later_size) < 2:
+            raise ValueError(
+                f"{total} steps in periods of {period} leave batches of {min(first_size, later_size)} of the n = {n} "
+                "units, and a batch needs at least 2: take fewer steps."
+            )
+        return [later_size if t % period else first_size for t in range(total)]
+
+    def longest_change(self, parameters: int) -> float:
+        """c over C: how long a unit's change can be over the longest step, in clips."""
+        window = whole_blocks(self.steps, self.window)[1]
+        furthest = longest_move([step_length(a, window) for a in o2nc.radii(self)], self.places)
+        clip = 1.0 if math.isinf(self.clip) else self.clip
+        length = gradient_changes.length_of_change(
+            self.estimate,
+            furthest,
+            clip=clip,
+            slope_clip=self.slope_clip,
+            smoothing=self.smoothing,
+            parameters=parameters,
+        )
+        return length / clip
+
+    def relative_sensitivities(self, n: int, parameters: int, length: int) -> NDArray[np.float64]:
+        """The sensitivities of a period's items over that of the first, for the longest steps."""
+        if length == 1:
+            return np.ones(1)
+        sizes = self.batches(n)
+        ratio = self.longest_change(parameters) * sizes[0] / sizes[1]
+        return np.append(1.0, np.full(length - 1, max(ratio, 1e-6)))
+
+    def period_strategy(self, n: int, parameters: int, length: int) -> Strategy:
+        """C of a period: the weighted optimum, or an independent first item and a square root for the others."""
+        if length <= LARGEST_OPTIMUM and self.strategy == "optimum":
+            return dense_optimum(self.relative_sensitivities(n, parameters, length))
+        later = [square_root_toeplitz(length - 1, unit_columns=True)] if length > 1 else []
+        return block_diagonal(independent(1), *later)
+
+    def run_strategy(self, n: int, parameters: int) -> Strategy:
+        """C of the whole run, a period after the other; the last one may be shorter."""
+        total = self.rounds
+        lengths = [min(self.period, total - start) for start in range(0, total, self.period)]
+        return block_diagonal(*(as_bands(self.period_strategy(n, parameters, length)) for length in lengths))
+
+    def noise_of_steps(self, public: Public, parameters: int) -> NDArray[np.float64]:
+        """The standard deviation of the noise in each coordinate of each step's gradient, for the longest steps."""
+        total = self.rounds
+        if self.noise_multiplier == 0.0 or not total:
+            return np.zeros(total)
+        first = public.relation.factor * self.clip / self.batches(public.n)[0]
+        relative = self.relative_sensitivities(public.n, parameters, self.period)
+        scales = prefix_noise(self.period_strategy(public.n, parameters, self.period), relative)
+        return self.noise_multiplier * first * np.resize(scales, total)
+
+    def lengths_and_steps(
+        self, public: Public, parameters: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(D_t, eta_t), one entry a step."""
+        window = whole_blocks(self.steps, self.window)[1]
+        longest = np.asarray([step_length(a, window) for a in o2nc.radii(self)])
+        if self.step_size is not None:
+            return longest, np.full(len(longest), float(self.step_size))
+        noise = self.noise_of_steps(public, parameters)
+        typical = np.sqrt(self.typical**2 + parameters * np.mean(noise**2)) if len(noise) else self.typical
+        factor = o2nc.PROVED_STEP_FACTOR if self.mode == "guarantee" else o2nc.STEP_FACTOR
+        return longest, factor * longest / (math.sqrt(window) * typical)
+
+    def asked(self, n: int) -> int:
+        """How often a unit's gradient is asked for, over units and points."""
+        sizes = self.batches(n)
+        return sum(size * (2 if t % self.period else 1) for t, size in enumerate(sizes))

@@ -3,6 +3,8 @@
 Source: Abadi et al. 2016, Algorithm 1; Song, Chaudhuri, Sarwate 2013.
 """
 
+import bisect
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal, NamedTuple, Self
@@ -13,10 +15,11 @@ from jaxtyping import Array, Float
 
 from privopt.curator.base import Curator
 from privopt.curator.loops import ReleaseCall
-from privopt.ledger.events import Event
-from privopt.ledger.sampling import Sampling
+from privopt.ledger.calibration import calibrate
+from privopt.ledger.events import Event, Repeated
+from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson, Sampling
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import stochastic_gradient_descent as planning
+from privopt.planning import descent_defaults
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
@@ -24,10 +27,32 @@ from privopt.problems.problem import Problem
 from privopt.public import Public, Relation
 from privopt.queries.gradient import ClippedGradient
 from privopt.result import Outcome, ending
-from privopt.solvers.base import Defaults
 from privopt.solvers.fields import choice, derived, number, optional
 from privopt.solvers.heavy_ball import HeavyBallState, heavy_ball_step
 from privopt.solvers.stepwise import StepwiseSolver
+
+# ---- Defaults and forecast of sampled gradient descent -----------------------------------------------------
+# Clip and step count are those of full-batch descent, but at least 200 steps, since each is cheap; steps have size
+# 1 / (L + lam), and the rate is the smallest of 256 / n, 512 / n, ... that keeps the noise at 1.5 C or more: below it,
+# sampling amplifies little. Utility only.
+FEWEST_STEPS = 200
+SMALLEST_BATCH = 256.0
+LEAST_NOISE = 1.5  # standard deviation of a step's noise over its clip
+
+
+def sampling_of(rate: float, sampler: str, public: Public) -> Sampling:
+    """Who takes part in a step: a rate of 1 or more is everybody."""
+    if rate >= 1.0:
+        return EveryUnit()
+    if sampler == "fixed-size":
+        return FixedSize(max(1, round(rate * public.n)), public.n)
+    return Poisson(rate)
+
+
+def in_coordinates(coordinates: Coordinates) -> dict[str, float]:
+    """Clip and step size of other coordinates; heavy ball stays as it is."""
+    smoothness = coordinates.smoothness + coordinates.ridge_smoothness
+    return {"clip": coordinates.clip, "step_size": 1.0 / smoothness, "smoothness": smoothness}
 
 
 class SampledState(NamedTuple):
@@ -63,7 +88,6 @@ class StochasticGradientDescent(StepwiseSolver):
 
     name: ClassVar[str] = "stochastic-gradient-descent"
     preconditions: ClassVar[bool] = True
-    defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     rate: float = derived(above=0)
     sampler: Literal["poisson", "fixed-size"] = choice("poisson")
@@ -72,15 +96,57 @@ class StochasticGradientDescent(StepwiseSolver):
     momentum: float = number(0.9, at_least=0, below=1)
     smoothness: float | None = optional(above=0)
 
+    def default_steps(self, instance: Instance) -> int:
+        """Those of full-batch descent, and more where they are few."""
+        return max(descent_defaults.descent_setting(instance, clip=self.clip).steps, FEWEST_STEPS)
+
+    def default_clip(self, instance: Instance) -> float:
+        return descent_defaults.default_clip(instance)
+
+    def default_rate(self, instance: Instance) -> float:
+        """q."""
+        if not instance.is_private:
+            return 1.0
+        public = instance.public
+        doublings = max(0, math.ceil(math.log2(public.n / SMALLEST_BATCH)))
+        rates = [SMALLEST_BATCH * 2.0**k / public.n for k in range(doublings)]
+
+        def noise(tried: float) -> float:
+            sampling = sampling_of(tried, self.sampler, public)
+            needed = calibrate(
+                lambda z: Repeated(sampling.event(Gaussian(z).event()), self.steps),
+                instance.budget,
+                public.relation,
+            )
+            return needed * public.relation.factor
+
+        # A larger sample needs more noise, so the first of the rates that need enough is found by halving.
+        found = bisect.bisect_left(rates, LEAST_NOISE, key=noise)
+        return rates[found] if found < len(rates) else 1.0
+
+    def default_step_size(self, instance: Instance) -> float:
+        """1 / (L + lam)."""
+        return descent_defaults.descent_setting(instance).step_size / descent_defaults.STEP_FACTOR
+
     def longest_step(self, instance: Instance) -> float:
         """Of heavy ball."""
         return self.gradient_limit(instance, momentum=self.momentum)
 
     def forecast(self, instance: Instance) -> Forecast:
-        return planning.forecast(self, instance)
+        """No prediction; a notice where the step size is too large."""
+        smoothness = self.smoothness
+        if smoothness is None:
+            smoothness = descent_defaults.smoothness(instance) + instance.penalty_smoothness
+        limit = 2.0 * (1.0 + self.momentum) / smoothness
+        if self.step_size <= limit:
+            return Forecast()
+        return Forecast().noting(
+            f"step_size {self.step_size:.3g} exceeds {limit:.3g}, the stability limit 2 (1 + momentum) / L of heavy "
+            "ball, L the curvature of the objective: descent may diverge. A step size of 1 / L is safe."
+        )
 
     def in_coordinates(self, coordinates: Coordinates) -> Self:
-        return self.with_(**planning.in_coordinates(coordinates))
+        return self.with_(**in_coordinates(coordinates))
 
     def sampling(self, public: Public) -> Sampling:
         """Who takes part in a step.
@@ -93,7 +159,7 @@ class StochasticGradientDescent(StepwiseSolver):
                 f"rate {self.rate!r} of n = {public.n} units is less than one unit a batch: give a rate of at least "
                 f"1 / n = {1.0 / public.n:.3g}."
             )
-        return planning.sampling_of(self.rate, self.sampler, public)
+        return sampling_of(self.rate, self.sampler, public)
 
     def step_event(self, public: Public) -> Event:
         """A Gaussian release on a sample."""

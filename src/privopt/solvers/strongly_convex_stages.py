@@ -5,7 +5,7 @@ Source: Feldman, Koren, Talwar 2020, Section 5.1; Lowy, Liu, Asi 2024, Remark 3.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
 
 import numpy as np
@@ -14,17 +14,64 @@ from jaxtyping import Array
 from privopt.curator.base import Curator
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, Parallel, sequence
-from privopt.planning import strongly_convex_stages as planning
+from privopt.ledger.gaussian_dp import part_of
+from privopt.planning import descent_defaults
 from privopt.planning.forecast import Forecast
+from privopt.planning.indicators import DISTANCE
 from privopt.planning.instance import Instance
-from privopt.planning.strongly_convex_stages import Stage
-from privopt.problems.constraints import Unconstrained
+from privopt.problems.constraints import CentredBall, Unconstrained
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.result import Outcome, Status
-from privopt.solvers.base import Defaults, Solver
+from privopt.solvers.base import Solver
 from privopt.solvers.fields import choice, derived, number
 from privopt.solvers.gradient_descent import GradientDescent
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Stages of a strongly convex problem: how many, on whom, and within which distance of the last answer.
+# From within R_s of the optimum a convex method ends with an error of about E_s = c L R_s alpha(n_s),
+#
+#     alpha(n) = 1 / sqrt(n m) + sqrt(p) / (n sqrt(m) mu),
+#
+# and strong convexity turns that into the distance R_{s+1} = sqrt(2 E_s / lam). The logarithm of E_s over the fixed
+# point E* = 2 c^2 L^2 alpha^2 / lam halves in every stage, so log2 log2 (E_0 / E*) of them are enough. Public constants
+# only.
+#
+# Source: Feldman, Koren, Talwar 2020, Section 5.1; Lowy, Liu, Asi 2024, Remark 3.6.
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One stage, from public numbers.
+
+    Attributes:
+        units: n_s, how many take part.
+        radius: R_s, of the ball around the answer before it.
+        error: E_s, what it is expected to leave.
+    """
+
+    units: int
+    radius: float
+    error: float
+
+
+def within(problem: Problem, centre: tuple[float, ...], radius: float) -> Problem:
+    """The problem in a ball around a public or released point."""
+    return replace(problem, constraint=CentredBall(centre, radius))
+
+
+def _alpha(instance: Instance, n: int, part: float) -> float:
+    """alpha(n) for a part of the budget."""
+    m = instance.public.typical_records
+    noise = math.sqrt(instance.parameters) / (n * math.sqrt(m) * instance.mu * math.sqrt(part))
+    return 1.0 / math.sqrt(n * m) + noise
+
+
+def _steepness(instance: Instance) -> float:
+    """L: what the formula of the loss says, or the clip that is used by default."""
+    if math.isfinite(instance.gradient_bound):
+        return instance.gradient_bound
+    clip = descent_defaults.default_clip(instance)
+    return clip if math.isfinite(clip) else instance.public.row_bound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +101,6 @@ class StronglyConvexStages(Solver):
 
     name: ClassVar[str] = "strongly-convex-stages"
     for_convex: ClassVar[str] = "the radii of its stages"
-    defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     inner: Solver = field(default_factory=GradientDescent)
     split: Literal["blocks", "allot"] = choice("blocks")
@@ -64,6 +110,10 @@ class StronglyConvexStages(Solver):
     fewest_units: int = number(100, at_least=2)
     stages: tuple[Stage, ...] = field(default=(), repr=False)
     solvers: tuple[Solver, ...] = field(default=(), repr=False)
+
+    def default_distance(self, instance: Instance) -> float:
+        """R: how far the optimum is guessed to be from the start."""
+        return DISTANCE / instance.public.row_bound
 
     def check(self) -> None:
         if self.is_set("noise_multiplier") and not self.solvers:
@@ -110,10 +160,9 @@ class StronglyConvexStages(Solver):
         solver = super().filled(instance)
         if solver.stages:
             return solver
-        found = tuple(planning.stages(solver, instance))
+        found = tuple(solver.planned_stages(instance))
         inner = tuple(
-            solver.inner.filled(planning.stage_instance(solver, instance, stage, len(found)))
-            for stage in found
+            solver.inner.filled(solver.stage_instance(instance, stage, len(found))) for stage in found
         )
         return solver.with_(stages=found, solvers=inner)
 
@@ -123,7 +172,7 @@ class StronglyConvexStages(Solver):
             return self
         solver = self.filled(instance)
         inner = tuple(
-            one.configure(planning.stage_instance(solver, instance, stage, len(solver.stages)))
+            one.configure(solver.stage_instance(instance, stage, len(solver.stages)))
             for one, stage in zip(solver.solvers, solver.stages, strict=True)
         )
         split = solver.with_(solvers=inner, noise_multiplier=inner[0].noise_multiplier)
@@ -142,7 +191,7 @@ class StronglyConvexStages(Solver):
         if not isinstance(problem.constraint, Unconstrained):
             return "the projection onto a ball within another set is not exact"
         centre = (0.0,) * math.prod(problem.parameter_shape(public))
-        return self.inner.applicable(planning.within(problem, centre, 1.0), public)
+        return self.inner.applicable(within(problem, centre, 1.0), public)
 
     def releases(self) -> int:
         """Those of all stages."""
@@ -174,7 +223,7 @@ class StronglyConvexStages(Solver):
         outcome = Outcome(start, Status.FINISHED)
         for solver, stage, part in zip(self.solvers, self.stages, self._curators(curator), strict=True):
             centre = tuple(float(entry) for entry in np.ravel(np.asarray(outcome.params)))
-            ball = planning.within(problem, centre, stage.radius)
+            ball = within(problem, centre, stage.radius)
             outcome = solver.run(part, ball, outcome.params)
         return outcome
 
@@ -193,3 +242,42 @@ class StronglyConvexStages(Solver):
 
     def _public(self, public: Public, stage: Stage) -> Public:
         return public.block(stage.units) if self._disjoint else public
+
+    def planned_stages(self, instance: Instance) -> list[Stage]:
+        """All of them: disjoint units of doubling numbers, or everybody each time."""
+        n, lam = instance.public.n, instance.ridge
+        count = self.stage_count(instance)
+        disjoint = self.split == "blocks"
+        sizes = [n * 2**s // (2**count - 1) for s in range(count)] if disjoint and count > 1 else [n] * count
+        radius, found = self.distance, list[Stage]()
+        for size in sizes:
+            part = 1.0 if disjoint else 1.0 / count
+            error = self.constant * _steepness(instance) * radius * _alpha(instance, size, part)
+            found.append(Stage(units=size, radius=radius, error=error))
+            radius = math.sqrt(2.0 * error / lam)
+        return found
+
+    def stage_count(self, instance: Instance) -> int:
+        """max(1, ceil(log2 log2 max(E_0 / E*, 4))), at most `most_stages`, and so that the first has enough units."""
+        lam = instance.ridge
+        fixed = (
+            2.0 * (self.constant * _steepness(instance) * _alpha(instance, instance.public.n, 1.0)) ** 2 / lam
+        )
+        first = 0.5 * lam * self.distance**2
+        ratio = first / fixed if fixed > 0.0 else math.inf
+        wanted = math.ceil(math.log2(math.log2(max(min(ratio, 1e300), 4.0)))) if ratio > 0.0 else 1
+        count = max(1, min(wanted, self.most_stages))
+        if self.split == "blocks":
+            while count > 1 and instance.public.n // (2**count - 1) < self.fewest_units:
+                count -= 1
+        return count
+
+    def stage_instance(self, instance: Instance, stage: Stage, count: int) -> Instance:
+        """What the inner solver of a stage plans for; the ball's centre is not known yet."""
+        centre = (0.0,) * instance.parameters
+        budget, public = instance.budget, instance.public
+        if count > 1 and self.split == "blocks":
+            public = public.block(stage.units)
+        elif count > 1 and instance.is_private:
+            budget = part_of(budget, 1.0 / count)
+        return Instance(within(instance.problem, centre, stage.radius), public, budget)

@@ -5,29 +5,189 @@ Source: Wang, Ye, Xu 2017, Algorithms 1 (DP-SVRG) and 2 (DP-SVRG++), repaired; X
 Yuan 2016 (SVRG++).
 """
 
+import functools
 import math
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from privopt.curator.base import Curator
-from privopt.ledger.events import Event
+from privopt.curator.loops import ReleaseCall
+from privopt.errors import NotPriceable
+from privopt.ledger.amounts import Budget
+from privopt.ledger.calibration import calibrate
+from privopt.ledger.events import Event, repeat, sequence
+from privopt.ledger.sampling import EveryUnit, Poisson, Sampling
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import svrg as planning
+from privopt.planning import descent_defaults
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.problems.problem import Problem
-from privopt.public import Public
+from privopt.public import Public, Relation
 from privopt.queries.gradient import ClippedGradient
+from privopt.queries.gradient_difference import ClippedGradientDifference
 from privopt.result import Outcome, ending
-from privopt.solvers.base import Defaults, Solver
+from privopt.solvers.base import Solver
 from privopt.solvers.fields import choice, derived
 from privopt.solvers.gradient_descent import GradientDescent
-from privopt.solvers.heavy_ball import HeavyBallState
-from privopt.solvers.svrg_step import SVRGState, SVRGStep, barzilai_borwein
+from privopt.solvers.heavy_ball import HeavyBallState, heavy_ball_step
+
+# ---- Defaults, stability and forecast of variance-reduced descent, from public quantities ------------------
+# With n units, p parameters, rows of norm at most R, sensitivity factor S, budget mu (Gaussian DP), L the curvature of
+# one record's loss, lam the ridge, and kappa = 1 + L / lam:
+#
+#     kappa      momentum b   step size eta      inner steps m               snapshot share f   output of an epoch
+#     <= 50      0            1 / (L + lam)      2 kappa, within [50, 100]   0.9                mean of all iterates
+#     > 50       0.9          0.2 / (L + lam)    100; 200 if kappa > 1000    0.8                mean of the last half
+#     doubling   0.9          0.2 / (L + lam)    25                          0.5                mean of the last half
+#
+# 6 epochs, snapshot budgets growing by 3 from epoch to epoch (epochs that double: 4, by 2), differences clipped to
+# c L |x - x~|, c = 0.3, batches of q = max(0.01, 256 / n) of the units, doubled until the noise multiplier over the
+# clip is 1.2: below it, sampling amplifies little. Where the ridge leaves a coordinate free, its strength on the others
+# stands for lam.
+#
+# Stability. The noise of a difference is proportional to |x - x~|, so too much of it makes |x - x~| grow exponentially.
+# With M inner steps in all and m of them in the longest epoch,
+#
+#     nu = c S sqrt(m M p / (1 - f)) / (n mu)
+#
+# is how far the noise of an epoch's differences moves x, in units of |x - x~|. It must not exceed 0.4, or 0.2 with
+# momentum (measured: at those values the excess is still that of the snapshots; at 0.6 it is three times, at 2 all is
+# lost). Fewer inner steps, then a smaller snapshot share, are tried first.
+#
+# Source: ours; the shape of the schedule is that of Wang, Ye, Xu 2017, Algorithms 1 and 2. Utility only.
+EPOCHS, NOISELESS_EPOCHS, GROWTH = 6, 40, 3.0
+DOUBLING_EPOCHS, DOUBLING_NOISELESS_EPOCHS, DOUBLING_GROWTH = 4, 8, 2.0
+DIFFERENCE_CLIP = 0.3  # c
+SMALLEST_RATE, SMALLEST_BATCH = 0.01, 256.0
+LEAST_NOISE = 1.2  # standard deviation of a difference's noise over its clip
+WELL_CONDITIONED, BADLY_CONDITIONED = 50.0, 1000.0
+DOUBLING_STEPS, DOUBLING_FEWEST_STEPS, FEWEST_STEPS = 25, 5, 30
+MOMENTUM, MOMENTUM_STEP = 0.9, 0.2
+NU_PLAIN, NU_MOMENTUM = 0.4, 0.2
+LEAST_SHARE = 0.5
+RADIUS = 20.0  # over R: twice the distance at which an optimum is guessed
+
+
+def condition_number(instance: Instance) -> float:
+    """kappa = 1 + L / lam, infinite without a ridge; one that leaves a coordinate free counts by its strength."""
+    ridge = instance.ridge or instance.penalty_smoothness
+    return 1.0 + descent_defaults.smoothness(instance) / ridge if ridge > 0 else math.inf
+
+
+def sampling_of(rate: float) -> Sampling:
+    """Poisson batches; a rate of 1 is everybody."""
+    return EveryUnit() if rate >= 1 else Poisson(rate)
+
+
+@functools.lru_cache(maxsize=256)
+def difference_multiplier(solver: "SVRG", budget: Budget, relation: Relation) -> float:
+    """The smallest noise multiplier of the differences with which the whole run fits the budget."""
+    if not budget.is_private:
+        return 0.0
+    if sum(solver.epoch_lengths()) == 0:
+        return 1.0  # nothing is released with it
+    return calibrate(lambda z: solver.with_(noise_multiplier=z).own_event(), budget, relation)
+
+
+def in_coordinates(coordinates: Coordinates) -> dict[str, float]:
+    """Clips and step size of whitened coordinates.
+
+    There a unit's gradient changes by up to its row's length more than the mean's, so differences are clipped at
+    `clip` times what the curvature allows; the mean loss is well conditioned, and momentum is not needed.
+    """
+    return {
+        "clip": coordinates.clip,
+        "curvature": coordinates.smoothness,
+        "difference_clip": max(1.0, coordinates.clip),
+        "step_size": 1.0 / (coordinates.smoothness + coordinates.ridge_smoothness),
+        "momentum": 0.0,
+        "tail": 1.0,
+    }
+
+
+# ---- One inner step of variance-reduced descent, and what it carries; arithmetic on releases ---------------
+class SVRGState(NamedTuple):
+    """Where an epoch stands, and what one compiled loop serves for any value of; all of it is public."""
+
+    descent: HeavyBallState  # x; its average is of this epoch's iterates, its time within the epoch
+    anchor: Float[Array, " *shape"]  # x~, where the snapshot was taken
+    snapshot: Float[Array, " *shape"]  # released gradient at x~
+    tail_start: Float[Array, ""]
+    step_size: Float[Array, ""]
+    clip: Float[Array, ""]
+    slope_clip: Float[Array, ""]  # c L
+    radius: Float[Array, ""]
+    problem: Problem
+
+
+@dataclass(frozen=True, kw_only=True)
+class SVRGStep:
+    """One inner step, hashable by value so that equal configurations share one compiled loop.
+
+    Attributes:
+        snapshot_noise: of the snapshot that every step of the paper's variant releases anew; None where it is reused.
+    """
+
+    noise: Gaussian
+    sampling: Sampling
+    momentum: float
+    snapshot_noise: Gaussian | None = None
+
+    def __call__(self, state: SVRGState, release: ReleaseCall) -> SVRGState:
+        """v = released difference + snapshot; heavy ball; proximal step."""
+        snapshot, loss = state.snapshot, state.problem.loss
+        if self.snapshot_noise is not None:
+            at_anchor = ClippedGradient(loss=loss, at=state.anchor, clip=state.clip)
+            snapshot = release(at_anchor, self.snapshot_noise)
+        moved = ClippedGradientDifference(
+            loss=loss,
+            at=state.descent.params,
+            anchor=state.anchor,
+            slope_clip=state.slope_clip,
+            gradient_clip=state.clip,
+        )
+        change = release(moved, self.noise, self.sampling)
+        return state._replace(descent=_step(state, change + snapshot, momentum=self.momentum))
+
+
+@partial(jax.jit, static_argnames=("momentum",))
+def _step(state: SVRGState, gradient: Array, *, momentum: float) -> HeavyBallState:
+    """Algorithm 1, lines 7 and 8, with momentum: x = prox(x - eta u), u = b u + v + grad r(x), near the snapshot."""
+    descent, problem = state.descent, state.problem
+    velocity = momentum * descent.velocity + gradient + problem.regulariser.gradient(descent.params)
+    return heavy_ball_step(
+        descent,
+        velocity,
+        problem=problem,
+        step_size=state.step_size,
+        momentum=momentum,
+        tail_start=state.tail_start,
+        keep=lambda params: _within(params, state.anchor, state.radius),
+    )
+
+
+def _within(params: Array, anchor: Array, radius: Array) -> Array:
+    """The point nearest to `params` within `radius` of the anchor; it stays in a convex set that holds both."""
+    away = params - anchor
+    distance = jnp.sqrt(jnp.sum(away * away))
+    inside = ~(distance > radius)
+    return jnp.where(inside, params, anchor + away * (radius / jnp.where(inside, 1.0, distance)))
+
+
+def barzilai_borwein(state: SVRGState, previous: SVRGState, longest: float) -> Array:
+    """|dx|^2 / <dx, dG + d grad r> between two snapshots, within [0.1, 1] `longest`: arithmetic on releases."""
+    regulariser = state.problem.regulariser
+    moved = state.anchor - previous.anchor
+    slope = regulariser.gradient(state.anchor) - regulariser.gradient(previous.anchor)
+    curved = jnp.sum(moved * (state.snapshot - previous.snapshot + slope))
+    ratio = jnp.sum(moved * moved) / jnp.where(curved > 0, curved, 1.0)
+    return jnp.where(curved > 0, jnp.clip(ratio, 0.1 * longest, longest), longest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +238,6 @@ class SVRG(Solver):
     name: ClassVar[str] = "svrg"
     for_convex: ClassVar[str] = "its epochs and its bound"
     preconditions: ClassVar[bool] = True
-    defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     schedule: Literal["equal", "doubling"] = choice("equal")
     epochs: int = derived(at_least=0)
@@ -99,6 +258,91 @@ class SVRG(Solver):
     fall_back: bool = True
     fallback: GradientDescent | None = None
 
+    def default_epochs(self, instance: Instance) -> int:
+        """E."""
+        if self.is_doubling():
+            return DOUBLING_EPOCHS if instance.is_private else DOUBLING_NOISELESS_EPOCHS
+        return EPOCHS if instance.is_private else NOISELESS_EPOCHS
+
+    def default_snapshot_growth(self, instance: Instance) -> float:
+        del instance
+        return DOUBLING_GROWTH if self.is_doubling() else GROWTH
+
+    def default_clip(self, instance: Instance) -> float:
+        return descent_defaults.default_clip(instance)
+
+    def default_difference_clip(self, instance: Instance) -> float:
+        return DIFFERENCE_CLIP if instance.is_private else math.inf
+
+    def default_radius(self, instance: Instance) -> float:
+        return RADIUS / instance.public.row_bound if instance.is_private else math.inf
+
+    def default_step_size(self, instance: Instance) -> float:
+        """eta."""
+        smoothness = descent_defaults.smoothness(instance) + instance.penalty_smoothness
+        if self.is_doubling():
+            return MOMENTUM_STEP / smoothness
+        step = 1.0 / smoothness
+        return step if self.is_plain(instance) else MOMENTUM_STEP * step
+
+    def default_momentum(self, instance: Instance) -> float:
+        return 0.0 if self.is_plain(instance) else MOMENTUM
+
+    def default_tail(self, instance: Instance) -> float:
+        return 1.0 if self.is_plain(instance) else 0.5
+
+    def default_inner_steps(self, instance: Instance) -> int:
+        """m, lowered by the factor by which nu is too large (nu is proportional to it)."""
+        most, fewest = self.most_inner_steps(instance), FEWEST_STEPS
+        if self.is_doubling():
+            fewest = DOUBLING_FEWEST_STEPS
+        share = self.snapshot_share if self.is_set("snapshot_share") else self.largest_share(instance)
+        too_large = self.with_(inner_steps=most, snapshot_share=share).strain(instance)
+        return min(most, max(fewest, math.floor(most / too_large))) if too_large > 1 else most
+
+    def default_snapshot_share(self, instance: Instance) -> float:
+        """f, lowered as far as nu asks (nu^2 is proportional to 1 / (1 - f)), at most to one half."""
+        share = self.largest_share(instance)
+        too_large = self.with_(snapshot_share=share).strain(instance)
+        return min(share, max(LEAST_SHARE, 1.0 - (1.0 - share) * too_large**2)) if too_large > 1 else share
+
+    def default_curvature(self, instance: Instance) -> float:
+        return descent_defaults.smoothness(instance)
+
+    def default_snapshot_multipliers(self, instance: Instance) -> tuple[float, ...] | None:
+        """z0: a fraction f of mu^2 together, growing by gamma an epoch; None where the solver falls back."""
+        counts = self.snapshot_counts()
+        if self.falls_back(instance):
+            return None
+        if not instance.is_private:
+            return (0.0,) * len(counts)
+        if instance.mu == 0:
+            raise NotPriceable(
+                "Gaussian noise is never private at delta = 0: choose delta well below 1 / n, such as 1 / n**2."
+            )
+        share = self.snapshot_share if sum(self.epoch_lengths()) else 1.0
+        growth = self.snapshot_growth if self.variant == "once" else 1.0
+        total = math.fsum(count * growth**s for s, count in enumerate(counts))
+        return tuple(
+            1.0 / (instance.mu * math.sqrt(share * growth**s / total)) if total else 1.0 / instance.mu
+            for s in range(len(counts))
+        )
+
+    def default_rate(self, instance: Instance) -> float | None:
+        """The smallest of a few rates at which sampling still amplifies well; None where the solver falls back."""
+        if self.falls_back(instance):
+            return None
+        tried = min(1.0, max(SMALLEST_RATE, SMALLEST_BATCH / instance.public.n))
+        if sum(self.epoch_lengths()) == 0 or not instance.is_private:
+            return tried
+        relation = instance.public.relation
+        while tried < 1.0:
+            needed = difference_multiplier(self.with_(rate=tried), instance.budget, relation)
+            if needed * relation.factor >= LEAST_NOISE:
+                return tried
+            tried = min(1.0, 2.0 * tried)
+        return tried
+
     @classmethod
     def plus_plus(cls, **fields: Any) -> Self:
         """SVRG++, Algorithm 2."""
@@ -107,34 +351,34 @@ class SVRG(Solver):
     @property
     def title(self) -> str:
         """The name, or that of its form with epochs that double."""
-        return "svrg-plus-plus" if planning.is_doubling(self) else self.name
+        return "svrg-plus-plus" if self.is_doubling() else self.name
 
     def lengths(self) -> tuple[int, ...]:
         """Inner steps of every epoch."""
-        return planning.epoch_lengths(self)
+        return self.epoch_lengths()
 
     def event(self, public: Public) -> Event:
         """The snapshots, and the differences on sampled units."""
-        return planning.event(self) if self.fallback is None else self.fallback.event(public)
+        return self.own_event() if self.fallback is None else self.fallback.event(public)
 
     def releases(self) -> int:
         """One an epoch and one an inner step (two in the paper's variant)."""
         if self.fallback is not None:
             return self.fallback.releases()
-        return sum(planning.snapshot_counts(self)) + sum(self.lengths())
+        return sum(self.snapshot_counts()) + sum(self.lengths())
 
     def passes(self) -> float:
         """One for each snapshot; an inner step takes gradients at two points of a fraction `rate` of the units."""
         if self.fallback is not None:
             return self.fallback.passes()
-        return sum(planning.snapshot_counts(self)) + 2.0 * self.rate * sum(self.lengths())
+        return sum(self.snapshot_counts()) + 2.0 * self.rate * sum(self.lengths())
 
     def filled(self, instance: Instance) -> Self:
         """The defaults of `planning.svrg`, and gradient descent where it would be unstable with them."""
         if self.fallback is not None:
             return self.with_(fallback=self.fallback.filled(instance))
         solver = super().filled(instance)
-        if not planning.falls_back(solver, instance):
+        if not solver.falls_back(instance):
             return solver
         step_size = self.step_size if self.is_set("curvature") else None
         return solver.with_(
@@ -153,7 +397,7 @@ class SVRG(Solver):
             return solver.with_(fallback=descent, noise_multiplier=descent.noise_multiplier)
         if solver.is_set("noise_multiplier"):
             return solver
-        multiplier = planning.difference_multiplier(solver, instance.budget, instance.public.relation)
+        multiplier = difference_multiplier(solver, instance.budget, instance.public.relation)
         return solver.with_(noise_multiplier=multiplier)
 
     def scaled(self, factor: float) -> Self:
@@ -168,12 +412,12 @@ class SVRG(Solver):
         return self.gradient_limit(instance, momentum=self.momentum or 0.0)
 
     def forecast(self, instance: Instance) -> Forecast:
-        return planning.forecast(self, instance)
+        return self.own_forecast(instance)
 
     def in_coordinates(self, coordinates: Coordinates) -> Self:
         if self.fallback is not None:
             return self.with_(fallback=self.fallback.in_coordinates(coordinates))
-        return self.with_(**planning.in_coordinates(coordinates))
+        return self.with_(**in_coordinates(coordinates))
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithms 1 and 2; see the class for where it differs."""
@@ -201,7 +445,7 @@ class SVRG(Solver):
     def _step(self, snapshot_multiplier: float) -> SVRGStep:
         return SVRGStep(
             noise=Gaussian(self.noise_multiplier),
-            sampling=planning.sampling_of(self.rate),
+            sampling=sampling_of(self.rate),
             momentum=self.momentum,
             snapshot_noise=Gaussian(snapshot_multiplier) if self.variant == "paper" else None,
         )
@@ -222,7 +466,7 @@ class SVRG(Solver):
     def _opened(self, state: SVRGState, previous: SVRGState, length: int) -> SVRGState:
         """The state at the first inner step of an epoch."""
         descent = state.descent
-        if not planning.is_doubling(self):
+        if not self.is_doubling():
             descent = descent._replace(params=state.anchor)
         if self.barzilai_borwein and self.variant == "once":
             state = state._replace(step_size=barzilai_borwein(state, previous, self.step_size))
@@ -230,3 +474,117 @@ class SVRG(Solver):
             descent=descent._replace(velocity=jnp.zeros_like(descent.velocity), time=jnp.zeros(())),
             tail_start=jnp.asarray(length - math.ceil(self.tail * length), jnp.float64),
         )
+
+    def is_doubling(self) -> bool:
+        """Whether epochs double in length."""
+        return self.schedule == "doubling"
+
+    def is_plain(self, instance: Instance) -> bool:
+        """Whether it needs no momentum: well conditioned, as whitened coordinates are (only they give it)."""
+        well = self.is_set("curvature") or condition_number(instance) <= WELL_CONDITIONED
+        return well and not self.is_doubling()
+
+    def most_inner_steps(self, instance: Instance) -> int:
+        """m, if it is stable."""
+        if self.is_doubling():
+            return DOUBLING_STEPS
+        kappa = 1.0 if self.is_set("curvature") else condition_number(instance)
+        if kappa <= WELL_CONDITIONED:
+            return math.ceil(min(max(2.0 * kappa, 50.0), 100.0))
+        return 200 if kappa > BADLY_CONDITIONED else 100
+
+    def largest_share(self, instance: Instance) -> float:
+        """f, if it is stable."""
+        if self.is_doubling():
+            return LEAST_SHARE
+        return 0.9 if self.is_plain(instance) else 0.8
+
+    def epoch_lengths(self) -> tuple[int, ...]:
+        """Inner steps of every epoch: m each, or 2 m, 4 m, 8 m, ..."""
+        doubling = self.is_doubling()
+        return tuple(self.inner_steps * (2 ** (s + 1) if doubling else 1) for s in range(self.epochs))
+
+    def snapshot_counts(self) -> tuple[int, ...]:
+        """How often each epoch releases its snapshot's gradient."""
+        lengths = self.epoch_lengths()
+        return lengths if self.variant == "paper" else (1,) * len(lengths)
+
+    def own_event(self) -> Event:
+        """The snapshots, and the differences on sampled units."""
+        noises = zip(self.snapshot_multipliers, self.snapshot_counts(), strict=True)
+        events = [repeat(Gaussian(z).event(), count) for z, count in noises if count]
+        steps = sum(self.epoch_lengths())
+        if steps:
+            difference = sampling_of(self.rate).event(Gaussian(self.noise_multiplier).event())
+            events.append(repeat(difference, steps))
+        return sequence(events)
+
+    def instability(self, instance: Instance) -> float:
+        """nu, see above; 0 with the noise off or without inner steps."""
+        lengths = self.epoch_lengths()
+        if not instance.is_private or sum(lengths) == 0:
+            return 0.0
+        if instance.mu == 0 or self.snapshot_share >= 1:
+            return math.inf
+        spread = math.sqrt(max(lengths) * sum(lengths) * instance.parameters / (1.0 - self.snapshot_share))
+        public = instance.public
+        return self.difference_clip * public.relation.factor * spread / (public.n * instance.mu)
+
+    def largest_instability(self) -> float:
+        """The largest nu that is run."""
+        return NU_PLAIN if self.momentum == 0 else NU_MOMENTUM
+
+    def strain(self, instance: Instance) -> float:
+        """nu over the largest that is run."""
+        return self.instability(instance) / self.largest_instability()
+
+    def is_stable(self, instance: Instance) -> bool:
+        """Whether the differences' noise stays small against the distance it is proportional to."""
+        return self.instability(instance) <= self.largest_instability() * (1 + 1e-9)
+
+    def falls_back(self, instance: Instance) -> bool:
+        """Whether gradient descent runs instead."""
+        return self.fall_back and not self.is_stable(instance)
+
+    def own_forecast(self, instance: Instance) -> Forecast:
+        """The excess that the last snapshot's noise leaves, and whether the stability test is passed."""
+        nu, largest = self.instability(instance), self.largest_instability()
+        if self.fallback is not None:
+            found = self.fallback.forecast(instance)
+            why = (
+                f"{self.title} would be unstable here, so gradient descent runs instead: with {self.inner_steps} inner "
+                f"steps and a snapshot share of {self.snapshot_share:.2g} the noise of the differences comes to nu = "
+                f"{nu:.3g}, and it must not exceed {largest:g}. More units or a larger epsilon would help."
+            )
+            return replace(found, notices=(why, *found.notices))
+        passes = descent_defaults.descent_setting(instance, clip=self.clip).steps
+        notices = [*descent_defaults.forecast(instance, steps=passes, clip=self.clip).notices]
+        if self.variant == "paper":
+            notices.append(
+                "variant='paper' releases a fresh gradient in every inner step: it reproduces the published algorithm, "
+                "at a correct price, and is less accurate than variant='once'."
+            )
+        if instance.ridge == 0:
+            notices.append(
+                "the penalty is not strongly convex in every coordinate: variance reduction loses its advantage there, "
+                "and gradient descent may do better."
+            )
+        if not self.is_stable(instance):
+            notices.append(
+                f"the stability test fails (nu = {nu:.3g}, at most {largest:g}): the noise of the differences may grow "
+                "without bound."
+            )
+        excess, meaning = self._predicted_excess(instance)
+        return Forecast(excess=excess, meaning=meaning, notices=tuple(notices))
+
+    def _predicted_excess(self, instance: Instance) -> tuple[float | None, str]:
+        """The excess that the last snapshot's noise leaves, at most: 0.5 s^2 p / (lam f share_last)."""
+        count, growth = self.epochs, self.snapshot_growth
+        if not instance.is_private:
+            return 0.0, "the noise is off"
+        if instance.ridge == 0 or count == 0 or self.variant == "paper":
+            return None, "no formula without a ridge on every coordinate"
+        noise = descent_defaults.noise_of_one(instance, self.clip)
+        share = self.snapshot_share * (growth ** (count - 1) / sum(growth**s for s in range(count)))
+        excess = 0.5 * noise**2 * instance.parameters / (instance.ridge * share)
+        return instance.capped(excess), "an upper estimate: the ridge's curvature only"

@@ -36,7 +36,7 @@ from privopt.public import Public
 from privopt.queries.gradient_and_count import GradientAndCount, share_inside
 from privopt.queries.total_weight import TotalWeight
 from privopt.result import Outcome, ending
-from privopt.solvers.base import Defaults, in_original
+from privopt.solvers.base import in_original
 from privopt.solvers.fields import choice, derived, number, optional
 from privopt.solvers.guarded import guarded
 from privopt.solvers.stepwise import StepwiseSolver
@@ -94,7 +94,6 @@ class UserGradientDescent(StepwiseSolver):
     name: ClassVar[str] = "user-gradient-descent"
     made_for_users: ClassVar[bool] = True
     preconditions: ClassVar[bool] = True
-    defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     step_size: float = derived(above=0)
     clip: float = derived(above=0)
@@ -110,6 +109,37 @@ class UserGradientDescent(StepwiseSolver):
     centre: Literal["zero", "last"] = choice("zero")
     weight_share: float = number(planning.WEIGHT_SHARE, above=0, below=1)
     rate: float | None = optional(above=0, at_most=1)
+
+    def default_clip(self, instance: Instance) -> float:
+        return planning.first_clip(instance)
+
+    def default_typical(self, instance: Instance) -> float:
+        return instance.public.typical_records
+
+    def default_quantile(self, instance: Instance) -> float:
+        return planning.quantile(instance)
+
+    def default_momentum(self, instance: Instance) -> float:
+        del instance
+        return planning.MOMENTUM
+
+    def default_fading(self, instance: Instance) -> bool | None:
+        return math.isinf(instance.problem.loss.curvature)
+
+    def default_weighted(self, instance: Instance) -> bool | None:
+        return instance.public.by_user and instance.public.weighting != "user"
+
+    def default_reach(self, instance: Instance) -> float | None:
+        return planning.reach(instance)
+
+    def default_step_size(self, instance: Instance) -> float:
+        return planning.STEP_FACTOR / planning.smoothness(instance)
+
+    def default_steps(self, instance: Instance) -> int:
+        return planning.steps(self, instance)
+
+    def default_returns(self, instance: Instance) -> Average | None:
+        return "tail" if instance.is_private else "last"
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Everything; a sample must hold somebody."""

@@ -6,28 +6,30 @@ averaged over a window, its noise is never below that of plain O2NC, which avera
 Source: Kornowski, Liu, Talwar 2024, Algorithms 2 and 4, and the first-order analogue that they leave out.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, NoEvent, repeat, sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import gradient_changes, o2nc
-from privopt.planning import variance_reduced_o2nc as planning
 from privopt.planning.effort import two_point_values
 from privopt.planning.forecast import Forecast
 from privopt.planning.gradient_changes import Estimate
 from privopt.planning.instance import Instance
-from privopt.planning.online_to_nonconvex import Places, whole_blocks
+from privopt.planning.notices import NOISE_IS_OFF, large_delta
+from privopt.planning.online_to_nonconvex import Places, longest_move, step_length, whole_blocks
+from privopt.planning.stationarity_forecast import with_method_bounds
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.result import Outcome, ending
-from privopt.solvers.base import Defaults
 from privopt.solvers.fields import choice, derived, number, optional
 from privopt.solvers.gradient_estimates import Estimates
 from privopt.solvers.online_to_nonconvex import (
@@ -38,6 +40,18 @@ from privopt.solvers.online_to_nonconvex import (
     take_penalised_step,
 )
 from privopt.solvers.stepwise import StepwiseSolver
+
+# ---- Defaults, budget and forecast of multi-pass O2NC with variance reduction ------------------------------
+# Of T steps on all units P = ceil(T / S) release a gradient and Q = T - P the change of it since the last step. The
+# gradients have the share q of the budget, mu^2, in equal parts, the changes the rest:
+#
+#     z_1 = z sqrt(P / q),   z_2 = z sqrt(Q / (1 - q))      with z = 1 / mu the noise multiplier of the whole
+#
+# The released changes are added up within a period, so that their noise is, too.
+#
+# Source:
+#     Kornowski, Liu, Talwar 2024, Algorithm 4, with a budget share in place of constants; utility only.
+SMOOTHING = 1.0 / 16.0  # of the distance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +92,6 @@ class VarianceReducedO2NC(StepwiseSolver):
 
     name: ClassVar[str] = "variance-reduced-o2nc"
     by_values: ClassVar[bool] = True
-    defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     window: int = derived(at_least=1)
     period: int = number(2, at_least=1)
@@ -96,8 +109,62 @@ class VarianceReducedO2NC(StepwiseSolver):
     places: Places = choice("middle")
     returns: o2nc.Returns = derived()
 
+    def default_steps(self, instance: Instance) -> int:
+        del instance
+        return o2nc.STEPS
+
+    def default_window(self, instance: Instance) -> int:
+        return o2nc.window(self, instance)
+
+    def default_distance(self, instance: Instance) -> float:
+        return o2nc.distance(self, instance)
+
+    def default_radius(self, instance: Instance) -> float:
+        del instance
+        return self.distance * o2nc.GUARANTEE_RADIUS
+
+    def default_smoothing(self, instance: Instance) -> float:
+        return gradient_changes.smoothing(self, instance, SMOOTHING)
+
+    def default_clip(self, instance: Instance) -> float:
+        return gradient_changes.clip(self, instance)
+
+    def default_typical(self, instance: Instance) -> float:
+        return o2nc.typical(self, instance)
+
+    def default_returns(self, instance: Instance) -> o2nc.Returns:
+        del instance
+        return "last" if self.mode == "guarantee" else "tail"
+
+    def default_estimate(self, instance: Instance) -> Estimate:
+        return gradient_changes.estimate(self, instance)
+
+    def default_slope_clip(self, instance: Instance) -> float:
+        return gradient_changes.slope_clip(self, instance)
+
     def forecast(self, instance: Instance) -> Forecast:
-        return planning.forecast(self, instance)
+        """The theorems' bounds and notices; no prediction of the excess."""
+        meaning = "the method says where the loss is flat, not how far the result is from a minimum"
+        found = gradient_changes.few_directions(self, instance)
+        if not instance.is_private:
+            return Forecast(meaning=meaning, notices=(NOISE_IS_OFF, *found))
+        found = (*large_delta(instance), *found)
+        noise = self.noise_of_steps(instance.public, instance.parameters)
+        squares = instance.parameters * float(np.mean(noise**2)) if len(noise) else 0.0
+        if squares > o2nc.FAINT * self.clip**2 * self.window:
+            found += (
+                "the noise of a window of steps is more than ten times the clip: the steps say next to nothing. More "
+                "units, a larger epsilon or fewer parameters would help.",
+            )
+        found += ("without variance reduction (o2nc) the noise of a window of steps is never larger.",)
+        return with_method_bounds(
+            Forecast(meaning=meaning, notices=found),
+            instance,
+            clip=self.clip,
+            radius=self.radius,
+            distance=self.distance,
+            values=self.estimate == "values",
+        )
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Smooth penalties, no constraint set, and a loss that has such estimates."""
@@ -111,17 +178,17 @@ class VarianceReducedO2NC(StepwiseSolver):
     def event(self, public: Public) -> Event:
         """Gradients and changes."""
         del public
-        noises = zip(planning.multipliers(self), planning.counts(self), strict=True)
+        noises = zip(self.multipliers(), self.counts(), strict=True)
         events = [repeat(Gaussian(multiplier).event(), count) for multiplier, count in noises if count]
         return sequence(events) if events else NoEvent()
 
     def releases(self) -> int:
         """One a step, in whole windows."""
-        return sum(planning.counts(self))
+        return sum(self.counts())
 
     def passes(self) -> float:
         """A gradient a step, and one more where it is a change."""
-        gradients, changes = planning.counts(self)
+        gradients, changes = self.counts()
         return float(gradients + 2 * changes)
 
     def loss_values(self, problem: Problem, public: Public) -> float:
@@ -140,10 +207,10 @@ class VarianceReducedO2NC(StepwiseSolver):
             curator, steps=total, window=window, places=self.places, of_window=self.returns == "random"
         )
         estimates = Estimates.of(self, problem.loss, curator, placed=False)
-        longest, step_sizes = planning.step_sizes(self, curator.public, start.size)
+        longest, step_sizes = self.lengths_and_steps(curator.public, start.size)
         first, count = o2nc.kept(self, chosen)
         state = opened(start, schedule(longest, step_sizes, places), window=window, first=first, kept=count)
-        of_gradients, of_changes = (Gaussian(multiplier) for multiplier in planning.multipliers(self))
+        of_gradients, of_changes = (Gaussian(multiplier) for multiplier in self.multipliers())
         gradient = jnp.zeros_like(start)
         for turn in range(total):
             if turn % self.period == 0:
@@ -154,3 +221,53 @@ class VarianceReducedO2NC(StepwiseSolver):
                 gradient = gradient + estimates.read(query, curator.release(query, of_changes))
             state = take_penalised_step(state, gradient, problem)
         return Outcome(result(state, flattest=self.returns == "best"), ending(state.finite))
+
+    def counts(self) -> tuple[int, int]:
+        """(P, Q): how many gradients and how many changes are released."""
+        total = whole_blocks(self.steps, self.window)[0]
+        gradients = math.ceil(total / self.period)
+        return gradients, total - gradients
+
+    def multipliers(self) -> tuple[float, float]:
+        """(z_1, z_2): the noise multipliers of gradients and changes."""
+        gradients, changes = self.counts()
+        share = self.share if changes else 1.0
+        first = self.noise_multiplier * math.sqrt(gradients / share)
+        return first, self.noise_multiplier * math.sqrt(changes / (1.0 - share)) if changes else 0.0
+
+    def noise_of_steps(self, public: Public, parameters: int) -> NDArray[np.float64]:
+        """The standard deviation of the noise in each coordinate of each step's gradient, for steps of full length."""
+        total, window = whole_blocks(self.steps, self.window)
+        if self.noise_multiplier == 0.0:
+            return np.zeros(total)
+        first, later = self.multipliers()
+        unit = public.relation.factor / public.n
+        variance, found = 0.0, np.zeros(total)
+        for t, reach in enumerate(o2nc.radii(self)):
+            if t % self.period == 0:
+                variance = (first * unit * self.clip) ** 2
+            else:
+                length = gradient_changes.length_of_change(
+                    self.estimate,
+                    longest_move([step_length(reach, window)], self.places),
+                    clip=self.clip,
+                    slope_clip=self.slope_clip,
+                    smoothing=self.smoothing,
+                    parameters=parameters,
+                )
+                variance += (later * unit * length) ** 2
+            found[t] = math.sqrt(variance)
+        return found
+
+    def lengths_and_steps(
+        self, public: Public, parameters: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(D_t, eta_t), one entry a step."""
+        window = whole_blocks(self.steps, self.window)[1]
+        longest = np.asarray([step_length(a, window) for a in o2nc.radii(self)])
+        if self.step_size is not None:
+            return longest, np.full(len(longest), float(self.step_size))
+        noise = self.noise_of_steps(public, parameters)
+        length = np.sqrt(self.typical**2 + parameters * noise**2)
+        factor = o2nc.PROVED_STEP_FACTOR if self.mode == "guarantee" else o2nc.STEP_FACTOR
+        return longest, factor * longest / (math.sqrt(window) * length)

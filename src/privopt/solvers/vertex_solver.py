@@ -12,7 +12,8 @@ from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, NoEvent, Parallel, SelectionsEvent, Sequence
 from privopt.mechanisms.base import StreamMechanism
 from privopt.mechanisms.vertex_stream import VertexStream
-from privopt.planning import vertex_methods
+from privopt.planning import descent_defaults, mirror_geometry, vertex_methods
+from privopt.planning.instance import Instance
 from privopt.planning.task import Task
 from privopt.problems.problem import Problem
 from privopt.problems.vertices import Vertices
@@ -40,6 +41,22 @@ class VertexSolver(Solver):
     penalty_bound: float = derived(at_least=0)
     clip: float = derived(above=0)
     entry_bound: float | None = optional(above=0, below=math.inf)
+
+    def default_vertices(self, instance: Instance) -> Vertices:
+        """Those of the constraint set."""
+        return vertex_methods.polytope(instance.problem, instance.public)
+
+    def default_penalty_bound(self, instance: Instance) -> float:
+        """The largest entry of a smooth penalty's gradient in the set, points having entries up to `largest`."""
+        return instance.penalty_smoothness * self.vertices.largest
+
+    def default_clip(self, instance: Instance) -> float:
+        """C: half the loss's largest slope, or a guess, times the largest entry of a row; infinite without noise."""
+        if not instance.is_private:
+            return math.inf
+        entries = mirror_geometry.largest_entry(instance, self.entry_bound)
+        lipschitz = math.inf if instance.has_own_loss else instance.problem.loss.lipschitz
+        return min(descent_defaults.guess(instance).slope, vertex_methods.SLOPE_SHARE * lipschitz) * entries
 
     @property
     @abc.abstractmethod

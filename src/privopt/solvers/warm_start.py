@@ -5,18 +5,21 @@ For losses with several valleys or steps, in a few parameters, where a method th
 Source: Kornowski, Liu, Talwar 2024, Appendix B, with few well spread points in place of a net.
 """
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+from numpy.typing import NDArray
+from scipy.stats import qmc
 
 from privopt.curator.base import Curator
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, sequence
+from privopt.ledger.gaussian_dp import part_of
 from privopt.mechanisms.exponential import ExponentialMechanism
-from privopt.planning import warm_start as planning
 from privopt.planning.effort import records
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
@@ -28,6 +31,46 @@ from privopt.result import Outcome
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import derived, number
 from privopt.solvers.o2nc import O2NC
+
+# ------------------------------------------------------------------------------------------------------------
+# How a budget is split around a private choice of the start, and the candidates that are chosen among.
+#     N points of a scrambled Sobol sequence in the box start +- reach,  N = 1024
+#     rho of the choice = e^2 / 8 = share * mu^2 / 2,  share = 0.2
+#
+# In more than four parameters so few points say next to nothing about a box, and the method that follows does better
+# with the whole budget. Utility only.
+#
+# Source:
+#     Kornowski, Liu, Talwar 2024, Appendix B, where the net has exponentially many points.
+SHARE = 0.2
+CANDIDATES = 1024
+MOST_PARAMETERS = 4
+
+
+def choice_range(share: float, instance: Instance) -> float:
+    """e of the exponential mechanism: rho = e^2 / 8 = share mu^2 / 2; infinite without noise."""
+    return 2.0 * instance.mu * math.sqrt(share) if instance.is_private else math.inf
+
+
+def rest(instance: Instance, share: float) -> Instance:
+    """What the inner solver plans for."""
+    return replace(instance, budget=part_of(instance.budget, 1.0 - share))
+
+
+def candidates(centre: NDArray[np.float64], reach: float, count: int, seed: int) -> NDArray[np.float64]:
+    """`centre` and well spread points of the box around it, (count, p).
+
+    Args:
+        centre: flat parameters, one of the candidates.
+        reach: half the width of the box.
+        count: how many, at least 1.
+        seed: public randomness of the scrambling.
+    """
+    sequence = qmc.Sobol(len(centre), scramble=True, rng=np.random.default_rng(seed))
+    spread = sequence.random_base2(max(0, math.ceil(math.log2(count))))[:count]
+    points = centre + reach * (2.0 * spread - 1.0)
+    points[0] = centre
+    return points
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +96,8 @@ class WarmStart(Solver):
     by_values: ClassVar[bool] = True  # as far as the inner solver is, which is asked
 
     inner: Solver = field(default_factory=O2NC)
-    share: float = number(planning.SHARE, above=0, below=1)
-    candidates: int = number(planning.CANDIDATES, at_least=2)
+    share: float = number(SHARE, above=0, below=1)
+    candidates: int = number(CANDIDATES, at_least=2)
     reach: float = number(1.0, above=0)
     low: float = derived()
     high: float = derived()
@@ -106,18 +149,18 @@ class WarmStart(Solver):
     def filled(self, instance: Instance) -> Self:
         """The range, and the inner solver's own settings for its part of the budget."""
         self.check_applicable(instance.problem, instance.public)
-        ends = {name: planning.end(self, instance, name) for name in ("low", "high") if not self.is_set(name)}
-        return self.with_(**ends, inner=self.inner.filled(planning.rest(instance, self.share)))
+        ends = {name: self.end(instance, name) for name in ("low", "high") if not self.is_set(name)}
+        return self.with_(**ends, inner=self.inner.filled(rest(instance, self.share)))
 
     def configure(self, instance: Instance) -> Self:
         """Derive what was left open; split the budget and calibrate both parts together."""
         solver = self.filled(instance)
         if solver.is_set("noise_multiplier"):
             return solver
-        inner = solver.inner.configure(planning.rest(instance, self.share))
+        inner = solver.inner.configure(rest(instance, self.share))
         split = solver.with_(
             noise_multiplier=1.0 if instance.is_private else 0.0,
-            choice_range=planning.choice_range(self.share, instance),
+            choice_range=choice_range(self.share, instance),
             inner=inner,
         )
         if not instance.is_private:
@@ -131,7 +174,7 @@ class WarmStart(Solver):
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """At most four parameters, a range of values, and what the inner solver asks for."""
         parameters = int(np.prod(problem.parameter_shape(public)))
-        return planning.obstacle(self, problem, parameters) or self.inner.obstacle(problem, public)
+        return self.box_obstacle(problem, parameters) or self.inner.obstacle(problem, public)
 
     def releases(self) -> int:
         """The choice and the inner solver's."""
@@ -151,16 +194,34 @@ class WarmStart(Solver):
         return self.inner.matrix_seconds(public)
 
     def forecast(self, instance: Instance) -> Forecast:
-        return planning.forecast(self, instance)
+        """The inner solver's with its part of the budget; its bound supposes another start."""
+        return replace(self.inner.forecast(rest(instance, self.share)), bound=None)
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Choose the start, then run the inner solver from it."""
         curator.announce("values at candidates")
         seed = curator.public_seed("candidates")
-        points = planning.candidates(np.ravel(np.asarray(start)), self.reach, self.candidates, seed)
+        points = candidates(np.ravel(np.asarray(start)), self.reach, self.candidates, seed)
         inside = jnp.stack([problem.constraint.project(jnp.reshape(point, start.shape)) for point in points])
         values = CandidateValues(
             loss=problem.loss, candidates=inside.reshape(len(points), -1), low=self.low, high=self.high
         )
         chosen = int(curator.release(values, self.choice))
         return self.inner.run(curator, problem, inside[chosen])
+
+    def box_obstacle(self, problem: Problem, parameters: int) -> str | None:
+        """Why there is no warm start, or None if there is one."""
+        if parameters > MOST_PARAMETERS:
+            return (
+                f"{self.candidates} candidates say next to nothing about a box in {parameters} parameters (limit: "
+                f"{MOST_PARAMETERS}): leave the warm start out"
+            )
+        if not isinstance(problem.loss, BlackBox) and not (self.is_set("low") and self.is_set("high")):
+            return f"the {problem.loss.name} loss states no range of its values: give `low` and `high`"
+        return None
+
+    def end(self, instance: Instance, which: str) -> float:
+        """`low` or `high` of a black box, or as given."""
+        loss = instance.problem.loss
+        assert isinstance(loss, BlackBox)  # `box_obstacle` has asked for the others
+        return loss.low if which == "low" else loss.high

@@ -11,38 +11,42 @@ Source:
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from privopt.curator.base import Curator
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import counts, improvement_words, quantile_level, rescaling, whitening_forecast
+from privopt.planning import counts, improvement_words, quantile_level, rescaling
 from privopt.planning import whitening as planning
-from privopt.planning.counts import CountsRule
+from privopt.planning.coordinates import RowSpectrum
+from privopt.planning.counts import RELATIVE_TO_THE_MEAN, CountsRule
 from privopt.planning.effort import mapping_seconds, second_moment_seconds
 from privopt.planning.forecast import Forecast
 from privopt.planning.improvement_share import improvement_share
+from privopt.planning.improvement_words import expected
 from privopt.planning.instance import Instance
-from privopt.planning.plan import Finding
+from privopt.planning.plan import IMPROVEMENT_SHARE, Finding
+from privopt.planning.shrinkage import NoisePath, shrinkage
 from privopt.planning.usable import Usable, announced, moment_deviation, tells
 from privopt.planning.user_whitening import UserCountsRule, UserWhiteningRule
 from privopt.planning.whitening import WhiteningRule
 from privopt.problems.constraints import Unconstrained
-from privopt.problems.losses import GLMLoss, Quantile
+from privopt.problems.losses import GLMLoss, Huber, Logistic, Loss, Quantile, SmoothedHinge, Softmax, Squared
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser, Ridge
 from privopt.public import Public
+from privopt.queries.gradient import ClippedGradient
 from privopt.queries.second_moment import SecondMoment, unpack
 from privopt.queries.target_magnitudes import TargetMagnitudes
 from privopt.result import Outcome
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import number, optional
 from privopt.solvers.gradient_descent import GradientDescent
-from privopt.solvers.quantile_level import at_level
-from privopt.solvers.rescaled import rescaled
 from privopt.solvers.user_gradient_descent import UserGradientDescent
 
 WIDEST = 2_000  # d^2 numbers are released and d^3 operations spent
@@ -271,7 +275,7 @@ class Whitening(Solver):
         of_users = isinstance(self.inner, UserGradientDescent) and not self.level_share
         if of_users or self.weighs_groups:
             return self.inner.forecast(instance)
-        return whitening_forecast.forecast(self, instance)
+        return forecast(self, instance)
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Release the second moment, change coordinates, run the inner solver there."""
@@ -408,3 +412,176 @@ def _can_be_cut(inner: Solver) -> bool:
     if not isinstance(inner, GradientDescent):
         return False
     return inner.shares == "equal" and inner.returns not in ("random", "flattest", "corrected")
+
+
+# ------------------------------------------------------------------------------------------------------------
+# The intercept of a quantile fit at which the share of targets below it is its level, from released shares.
+# The rows are mapped to two columns, one that is a released result's prediction and one of ones, so every release is a
+# clipped gradient like any other; see `planning.quantile_level`.
+def at_level(curator: Curator, loss: Quantile, params: Array, constant: int, *, noise: Gaussian) -> Array:
+    """The parameters with the intercept moved, (d,).
+
+    Args:
+        curator: answers K gradients of two entries.
+        loss: the pinball loss that was minimised, with its corner made smooth; here it has its corner.
+        params: the result, released.
+        constant: the number of the column of ones.
+        noise: of each of the gradients.
+    """
+    found = np.nan_to_num(np.asarray(params, np.float64))
+    longest = curator.public.row_bound * max(float(np.linalg.norm(found)), 1e-3)
+    thin = (
+        quantile_level.THIN / longest
+    )  # the first column, a prediction times this, adds nothing to a length of 1
+    basis = np.zeros((len(found), 2))
+    basis[:, 0], basis[constant, 1] = thin * found, 1.0
+    corner = Quantile(loss.level)
+    clip = corner.facts.lipschitz * math.hypot(1.0, quantile_level.THIN) * (1.0 + 1e-6)
+    curator.announce("level of the quantile")
+    view = curator.view(basis, curator.public.row_bound * float(np.linalg.norm(basis)) * (1.0 + 1e-6))
+    low, high = -quantile_level.FARTHEST, quantile_level.FARTHEST
+    for _ in range(quantile_level.steps(is_private=noise.noise_multiplier > 0)):
+        at = jnp.asarray([1.0 / thin, 0.5 * (low + high)])
+        slope = view.release(ClippedGradient(loss=corner, at=at, clip=clip), noise)[1]
+        low, high = quantile_level.halved(low, high, float(slope))
+    found[constant] += 0.5 * (low + high)
+    return jnp.asarray(found)
+
+
+# ---- Scale and shift of a result's predictions, learnt from gradients by these two numbers alone -----------
+# The rows are mapped to two columns that follow from the result and the released second moment, so every release is a
+# clipped gradient like any other; see `planning.rescaling` for what is made of them.
+def rescaled(
+    curator: Curator,
+    problem: Problem,
+    params: Array,
+    rows: RowSpectrum,
+    *,
+    path: NoisePath | None,
+    clip: float,
+    noise: Gaussian,
+) -> Array:
+    """The parameters with their predictions scaled and shifted, (d,).
+
+    Args:
+        curator: answers `rescaling.STEPS` gradients of two entries.
+        problem: of a generalised linear loss, with a ridge or no penalty.
+        params: the result, released.
+        rows: the spectrum of the released second moment.
+        path: of the noise of the descent that found them; None if it is not known, then nothing is shrunk.
+        clip: C of the gradients, public.
+        noise: of each of them.
+    """
+    loss, columns = problem.loss, rescaling.two_columns(rows, params)
+    assert isinstance(loss, GLMLoss)
+    kept = 1.0 if path is None else shrinkage(path, columns.found, loss)
+    basis = jnp.asarray(columns.basis)
+    ridge = basis.T @ problem.regulariser.gradient(basis)
+    estimate = rescaling.Estimate.before(columns.found, kept, loss, np.asarray(ridge, np.float64))
+    longest = curator.public.row_bound * float(np.linalg.norm(columns.basis)) * (1.0 + 1e-6)
+    curator.announce("scale and shift of the predictions")
+    view = curator.view(columns.basis, longest)
+    for _ in range(rescaling.STEPS):
+        query = ClippedGradient(
+            loss=loss,
+            at=jnp.asarray(estimate.theta),
+            clip=clip,
+            balanced=rescaling.constants_of(loss).two_classes,
+        )
+        gradient = view.release(query, noise)
+        deviation = noise.noise_multiplier * float(query.sensitivity(view.public))
+        estimate = estimate.after(gradient, deviation)
+    return jnp.asarray(columns.basis @ estimate.theta)
+
+
+# ---- What to expect of a whitened descent, from public numbers: fitted to measurements on the panel --------
+# With n units of d columns, the constant included, factor 2 (replace-one) or 1, and budget mu (Gaussian DP):
+#
+#     noise       x = factor d / (2 kappa n mu)
+#     excess      C x / (1 + x)             above the best model without privacy; C: the constant's excess, typically
+#     share       1 / (1 + x)               of the achievable improvement over a constant prediction
+#
+# kappa, C and how far tables lie apart stand in `FITTED`, by loss; targets to predict are scaled to [-1, 1]. They were
+# fitted on the half of the panel that there is to choose on (`python -m benchmarks.panel_forecast`), so that tables,
+# not cells, weigh alike. Two tables with the same public numbers can differ much in how far the optimum is and in how
+# many directions carry it, and no public number tells which; so the prediction is a range.
+FITTED_ON = "fitted on other tables; about eight of ten end in this range"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """What was fitted for a loss.
+
+    Attributes:
+        learnable: C, units of the loss.
+        signal: kappa.
+        spread: the range is the excess divided by this to the excess times this.
+        shares: whether its share holds well enough to be said.
+    """
+
+    learnable: float
+    signal: float
+    spread: float
+    shares: bool = True
+
+    def noise(self, instance: Instance) -> float:
+        """x."""
+        public = instance.public
+        return public.relation.factor * public.d / (2.0 * self.signal * public.n * instance.mu)
+
+    def excess(self, noise: float) -> float:
+        """C x / (1 + x)."""
+        return self.learnable * noise / (1.0 + noise)
+
+
+FITTED: dict[type[Loss], Fitted] = {
+    Logistic: Fitted(learnable=0.321, signal=0.832, spread=4.4),
+    Softmax: Fitted(learnable=2.1, signal=1.26, spread=3.7),
+    SmoothedHinge: Fitted(learnable=0.133, signal=0.274, spread=7.2, shares=False),
+    Squared: Fitted(learnable=0.0306, signal=0.651, spread=6.2),
+    Huber: Fitted(learnable=0.0186, signal=1.19, spread=3.7),
+    Quantile: Fitted(learnable=0.0555, signal=1.19, spread=4.8),
+}
+
+
+def fitted(loss: Loss) -> Fitted | None:
+    """What was fitted for a loss; None where nothing was."""
+    return FITTED.get(type(loss))
+
+
+def forecast(solver: Any, instance: Instance) -> Forecast:
+    """The range of the excess and the expected share; of other losses what noise leaves at the rule's clip.
+
+    The notices are those of the inner solver, for counts with what the planned clip and step size are relative to.
+    """
+    notices = solver.inner.forecast(instance).notices
+    if solver.quantile_share:
+        public, ratio = instance.public, solver.share / solver.quantile_share
+        steps = quantile_level.steps(is_private=instance.is_private)
+        noise = solver.noise_multiplier * math.sqrt(ratio * steps) / public.n
+        notices += quantile_level.level_notice(instance.problem.loss, noise)
+    if not instance.is_private:
+        return Forecast(excess=0.0, meaning="the noise is off", notices=notices)
+    if solver.level_share:
+        meaning = "no formula for counts: it would be relative to their mean, which is released first"
+        return Forecast(excess=None, meaning=meaning, notices=(*notices, RELATIVE_TO_THE_MEAN))
+    found = fitted(instance.problem.loss)
+    if found is None:
+        rule = WhiteningRule.of(instance, solver.share)
+        excess = rule.cap(rule.most_signal) ** 2 * rule.noise_excess(rule.most_signal)
+        return Forecast(
+            excess=instance.capped(excess), meaning="what noise alone would leave", notices=notices
+        )
+    noise = found.noise(instance)
+    excess = instance.capped(found.excess(noise))
+    indicators: dict[str, Finding] = {}
+    if found.shares:
+        said = expected(noise, found.spread, instance.public, instance.budget)
+        indicators[IMPROVEMENT_SHARE] = Finding(1.0 / (1.0 + noise), said)
+    return Forecast(
+        excess=excess,
+        excess_range=(excess / found.spread, instance.capped(excess * found.spread)),
+        meaning=FITTED_ON,
+        indicators=indicators,
+        notices=notices,
+    )

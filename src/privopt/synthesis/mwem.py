@@ -24,7 +24,6 @@ from privopt.queries.marginals import MarginalMeans
 from privopt.queries.query_means import QueryMeans
 from privopt.result import Outcome, Status
 from privopt.solvers.fields import derived, number
-from privopt.solvers.program import Defaults
 from privopt.synthesis.base import Synthesizer
 from privopt.synthesis.histogram import Histogram
 from privopt.synthesis.marginal_map import AnswerMap
@@ -53,11 +52,13 @@ class MWEM(Synthesizer):
     """
 
     name: ClassVar[str] = "mwem"
-    defaults: ClassVar[Defaults] = planning.MWEM_DEFAULTS
 
     rounds: int = derived(at_least=0)
     selection_share: float = number(0.3, above=0, below=1)
     iterations: int = number(30, at_least=0)
+
+    def default_rounds(self, task: WorkloadTask) -> int:
+        return planning.default_rounds(self, task)
 
     def applicable(self, problem: Workload, public: Public) -> str | None:
         """A coded table with few enough cells."""

@@ -27,7 +27,6 @@ from privopt.queries.marginals import MarginalMeans
 from privopt.queries.table_answer import TableAnswer, TableAnswerError
 from privopt.result import Outcome, Status
 from privopt.solvers.fields import derived, number
-from privopt.solvers.program import Defaults
 from privopt.synthesis.base import Synthesizer
 from privopt.synthesis.histogram import Histogram
 from privopt.synthesis.marginal_map import AnswerMap
@@ -57,12 +56,20 @@ class PrivateMultiplicativeWeights(Synthesizer):
     """
 
     name: ClassVar[str] = "pmw"
-    defaults: ClassVar[Defaults] = planning.UPDATE_DEFAULTS
 
     questions: int = derived(at_least=0)
     updates: int = derived(at_least=0)
     tests_share: float = number(0.5, above=0, below=1)
     threshold: float = derived(above=0, below=1)
+
+    def default_questions(self, task: WorkloadTask) -> int:
+        return planning.default_questions(self, task)
+
+    def default_updates(self, task: WorkloadTask) -> int:
+        return planning.default_updates(self, task)
+
+    def default_threshold(self, task: WorkloadTask) -> float:
+        return planning.default_threshold(self, task)
 
     @property
     def adaptive(self) -> bool:

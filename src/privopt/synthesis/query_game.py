@@ -4,6 +4,7 @@ Source: Gonzalez, Guzman, Paquette 2024, Theorem 1.1; Gaboardi et al. 2014 (dual
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
@@ -16,19 +17,134 @@ from privopt.mechanisms.vertex_sampler import VertexSampler
 from privopt.planning import query_games as planning
 from privopt.planning.forecast import Forecast
 from privopt.planning.synthesis import WorkloadTask, small_universe
-from privopt.problems.workload import Workload
+from privopt.problems.workload import Workload, cells_of, codes_of, strides_of
 from privopt.public import Public
 from privopt.queries.marginal_errors import SignedErrors
 from privopt.queries.marginals import MarginalMeans
 from privopt.queries.query_means import QueryMeans
 from privopt.result import Outcome, Status
 from privopt.solvers.fields import choice, derived, number
-from privopt.solvers.program import Defaults
 from privopt.synthesis.base import Synthesizer
-from privopt.synthesis.best_response import Oracle, best_record
 from privopt.synthesis.histogram import Histogram
+from privopt.synthesis.leaves import as_leaves
 from privopt.synthesis.marginal_map import AnswerMap
-from privopt.synthesis.records import Records
+from privopt.synthesis.rounding import systematic_counts
+
+# ---- The record that a few signed queries like best: what the data player of a dual query answers with -----
+# (workload, drawn queries, their signs, public randomness for ties) -> the codes of a record of a large signed sum.
+Oracle = Callable[[Workload, NDArray[np.int64], NDArray[np.int64], np.random.Generator], Sequence[int]]
+
+_SWEEPS = 20
+
+
+def best_record(
+    workload: Workload, queries: NDArray[np.int64], signs: NDArray[np.int64], rng: np.random.Generator
+) -> tuple[int, ...]:
+    """A record of a large sum of signed queries.
+
+    Queries on the joint table are tried on every cell. Cells of marginals are conjunctions: from each drawn cell in
+    turn, one column after the other takes its best code until nothing gains; the best end is kept. Exact where the
+    drawn cells are about different columns; otherwise a local optimum, which costs accuracy, never privacy.
+
+    Source:
+        Gaboardi, Gallego Arias, Hsu, Roth, Wu 2014 (dual query), section 4, with a solver for integer programs.
+    """
+    if workload.queries is not None:
+        cell = int(np.argmax(signs @ workload.queries[queries]))
+        return tuple(int(code) for code in codes_of(workload.levels, range(len(workload.levels)))[cell])
+    terms = [
+        (*_conjunction(workload, int(query)), int(sign)) for query, sign in zip(queries, signs, strict=True)
+    ]
+    best: list[int] = []
+    reached = -np.inf
+    for columns, codes, _ in terms:
+        record: list[int] = rng.integers(0, workload.levels).tolist()
+        for column, code in zip(columns, codes, strict=True):
+            record[column] = code
+        record = _climb(workload.levels, terms, record)
+        value = _worth(terms, record)
+        if value > reached:
+            best, reached = record, value
+    return tuple(best)
+
+
+Term = tuple[tuple[int, ...], tuple[int, ...], int]
+
+
+def _conjunction(workload: Workload, cell: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The columns of a cell's marginal, and the codes that the cell stands for."""
+    starts = [place.start for place in workload.slices]
+    place = int(np.searchsorted(starts, cell, side="right")) - 1
+    columns, rest, codes = workload.sets[place], cell - starts[place], []
+    for column in columns:
+        codes.append(rest % workload.levels[column])
+        rest //= workload.levels[column]
+    return columns, tuple(codes)
+
+
+def _worth(terms: Sequence[Term], record: Sequence[int]) -> int:
+    return sum(
+        sign
+        for columns, codes, sign in terms
+        if all(record[column] == code for column, code in zip(columns, codes, strict=True))
+    )
+
+
+def _climb(levels: tuple[int, ...], terms: Sequence[Term], record: list[int]) -> list[int]:
+    """Change one column at a time to its best code, ties to the code that stands."""
+    used = sorted({column for columns, _, _ in terms for column in columns})
+    for _ in range(_SWEEPS):
+        before = list(record)
+        for column in used:
+            named = {codes[columns.index(column)] for columns, codes, _ in terms if column in columns}
+            other = next((code for code in range(levels[column]) if code not in named), None)
+            choices = [record[column], *sorted(named), *([] if other is None else [other])]
+            worth = [_worth(terms, [*record[:column], code, *record[column + 1 :]]) for code in choices]
+            record[column] = choices[int(np.argmax(worth))]
+        if record == before:
+            break
+    return record
+
+
+# ------------------------------------------------------------------------------------------------------------
+# A table as weighted records: what the best responses of a game add up to, for any number of columns.
+@dataclass(frozen=True, eq=False)
+class Records:
+    """Records and what each weighs.
+
+    Attributes:
+        levels: cells of each column.
+        codes: (records, columns).
+        weights: (records,) at least 0, of sum 1.
+    """
+
+    levels: tuple[int, ...]
+    codes: NDArray[np.int64]
+    weights: NDArray[np.float64]
+
+    def marginal(self, columns: Sequence[int]) -> NDArray[np.float64]:
+        """The weights of the cells of some columns, the first one running fastest."""
+        cells = self._cells(columns)
+        size = cells_of(self.levels, columns)
+        return np.bincount(cells, weights=self.weights, minlength=size).astype(np.float64)
+
+    def answers(self, workload: Workload) -> NDArray[np.float64]:
+        """The answers of a workload on these columns."""
+        if workload.queries is not None:
+            return workload.queries[:, self._cells(range(len(self.levels)))] @ self.weights
+        return np.concatenate([self.marginal(columns) for columns in workload.sets])
+
+    def sample(self, rows: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """(rows, columns) codes in random order; a record's count is within 1 of `rows` times its weight."""
+        counts = systematic_counts(self.weights, rows, rng)
+        return rng.permutation(np.repeat(self.codes, counts, axis=0))
+
+    def _cells(self, columns: Sequence[int]) -> NDArray[np.int64]:
+        strides = np.array(strides_of(self.levels, columns), np.int64)
+        return self.codes[:, list(columns)] @ strides
+
+
+as_leaves(Records, "codes", "weights")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +172,6 @@ class QueryGame(Synthesizer):
     """
 
     name: ClassVar[str] = "query-game"
-    defaults: ClassVar[Defaults] = planning.GAME_DEFAULTS
 
     variant: Literal["preset", "literal"] = choice("preset")
     data_player: Literal["weights", "oracle"] = choice("weights")
@@ -64,6 +179,12 @@ class QueryGame(Synthesizer):
     rounds: int = derived(at_least=0)
     oracle: Oracle | None = None
     seed: int = number(0, at_least=0)
+
+    def default_draws(self, task: WorkloadTask) -> int:
+        return planning.default_draws(self, task)
+
+    def default_rounds(self, task: WorkloadTask) -> int:
+        return planning.default_rounds(self, task)
 
     def applicable(self, problem: Workload, public: Public) -> str | None:
         """A coded table; with few enough cells where all of them are weighed."""

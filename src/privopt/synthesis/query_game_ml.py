@@ -19,7 +19,6 @@ from privopt.queries.marginals import MarginalMeans
 from privopt.queries.query_means import QueryMeans
 from privopt.result import Outcome, Status
 from privopt.solvers.fields import derived, number
-from privopt.solvers.program import Defaults
 from privopt.synthesis.base import Synthesizer
 from privopt.synthesis.histogram import Histogram
 from privopt.synthesis.marginal_map import AnswerMap
@@ -49,12 +48,14 @@ class QueryGameML(Synthesizer):
     """
 
     name: ClassVar[str] = "query-game-ml"
-    defaults: ClassVar[Defaults] = planning.LIKELIHOOD_DEFAULTS
 
     rounds: int = number(planning.LIKELIHOOD_ROUNDS, at_least=0)
     draws: int = derived(at_least=1)
     entropy: float = number(0.3, above=0)
     iterations: int = number(30, at_least=0)
+
+    def default_draws(self, task: WorkloadTask) -> int:
+        return planning.default_likelihood_draws(self, task)
 
     def applicable(self, problem: Workload, public: Public) -> str | None:
         """A coded table with few enough cells."""

@@ -5,7 +5,7 @@ import inspect
 import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, cast
 
@@ -16,28 +16,65 @@ from numpy.typing import NDArray
 from privopt.curator.audit import Audit
 from privopt.curator.base import Curator
 from privopt.curator.dry_run import DryRun
-from privopt.curator.replay import Replay
+from privopt.curator.handles import StreamRequest
+from privopt.curator.local import LocalCurator
+from privopt.curator.replay import Recorded, Replay
 from privopt.curator.run import Run
 from privopt.curator.transcript import Transcript
 from privopt.data.units import Units
+from privopt.engine.protocol import Engine
 from privopt.errors import BudgetExceeded, PlanMismatch
 from privopt.ledger.amounts import Budget
 from privopt.ledger.default_account import nothing_private
 from privopt.ledger.events import Event, leaf_counts
+from privopt.ledger.payer import Payer
+from privopt.ledger.unlimited import Unlimited
+from privopt.mechanisms.base import StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
+from privopt.mechanisms.vertex_stream import VertexStream
 from privopt.planning.task import Task
 from privopt.precision import double_precision
 from privopt.public import Public
 from privopt.queries.base import Query, StatisticOfHeld
 from privopt.result import Result
 from privopt.status import Status
-from privopt.testing.coupling import Coupled, Watched, largest_share
-from privopt.testing.forced import Forced
 from privopt.testing.hostile_rows import Setting
 from privopt.testing.mechanisms import check_mechanism, reused
 from privopt.testing.queries import SLACK, fault_of, quietly, require_own_clip
 from privopt.testing.toy_data import TrialData
 from privopt.testing.violation import ContractViolation, Rule
+
+
+# ------------------------------------------------------------------------------------------------------------
+# A curator that holds data and answers what was answered on others: whoever looks past the answers is found
+# out.
+class Forced(Recorded, LocalCurator):
+    """Repeats the answers of a transcript over units that it was not recorded on.
+
+    Args:
+        data: the units that are there to be looked at.
+        recorded: what is answered.
+        ledger: default: no limit.
+    """
+
+    def __init__(self, data: Units | Engine, recorded: Transcript, ledger: Payer | None = None) -> None:
+        LocalCurator.__init__(
+            self,
+            data,
+            Unlimited(data.public.relation) if ledger is None else ledger,
+            noise=NoiseSource(0),
+            transcript=Transcript(
+                data.public.relation, seeded=recorded.seeded, exact_noise=recorded.exact_noise
+            ),
+        )
+        self.transcript.eager = recorded.eager
+        self.repeat(recorded)
+
+    def _child(self, private_engine: Engine, ledger: Payer) -> "Forced":
+        child = Forced(private_engine, self._recorded, ledger)
+        child.transcript = self.transcript
+        child.repeat(self._recorded, self._cursor)
+        return child
 
 
 @dataclass(frozen=True)
@@ -367,3 +404,99 @@ def _same(one: Any, other: Any) -> bool:
     if one is None or other is None:
         return one is other
     return np.array_equal(np.asarray(one), np.asarray(other), equal_nan=True)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Neighbours with the same draws: how far a unit moves the hidden scores that vertices are drawn from. A run on one data
+# set is watched; on its neighbour the same program is given the same answers, while its streams are fed with what the
+# neighbour's records say. What the schedule was charged for bounds how far the two sets of logits differ.
+@dataclass
+class Drawn:
+    """A stream that vertices were drawn from.
+
+    Attributes:
+        mechanism: its schedule.
+        state: its hidden state.
+        private_logits: of every step, before the draw.
+    """
+
+    mechanism: VertexStream
+    state: Any
+    private_logits: list[NDArray[np.float64]] = field(default_factory=list[NDArray[np.float64]])
+
+
+def _note(drawn: list[Drawn], request: StreamRequest, state: Any) -> None:
+    """Keep the logits that a request is about to draw from."""
+    if not isinstance(request.mechanism, VertexStream) or request.name != "draw":
+        return
+    mechanism = cast("Any", request.mechanism)
+    stream = next((one for one in drawn if one.state is state), None)
+    if stream is None:
+        stream = Drawn(mechanism, state)
+        drawn.append(stream)
+    stream.private_logits.append(np.array(mechanism._logits(state, state.drawn), np.float64))
+
+
+class Watched(LocalCurator):
+    """A curator that keeps the logits of all draws, its children's as well."""
+
+    def __init__(self, data: Units | Engine, ledger: Payer, *, noise: NoiseSource) -> None:
+        super().__init__(data, ledger, noise=noise)
+        self.drawn: list[Drawn] = []
+
+    def _answer_stream(self, request: StreamRequest, state: Any) -> Any:
+        _note(self.drawn, request, state)
+        return super()._answer_stream(request, state)
+
+    def _child(self, private_engine: Engine, ledger: Payer) -> "Watched":
+        child = Watched(private_engine, ledger, noise=self._noise)
+        child.transcript, child.drawn = self.transcript, self.drawn
+        return child
+
+
+class Coupled(Forced):
+    """Answers from a transcript while the streams are fed with the records at hand; keeps the logits of all draws."""
+
+    def __init__(
+        self,
+        data: Units | Engine,
+        recorded: Transcript,
+        ledger: Payer | None = None,
+        *,
+        noise: NoiseSource,
+    ) -> None:
+        """Open it; `noise` of the same seed as the run's cuts the units into the same blocks."""
+        super().__init__(data, recorded, ledger)
+        self._noise = noise
+        self.drawn: list[Drawn] = []
+
+    def _open_stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]) -> Any:
+        super()._open_stream(name, mechanism, shape)
+        return LocalCurator._open_stream(self, name, mechanism, shape)
+
+    def _answer_stream(self, request: StreamRequest, state: Any) -> Any:
+        _note(self.drawn, request, state)
+        LocalCurator._answer_stream(self, request, state)
+        return super()._answer_stream(request, state)
+
+    def _child(self, private_engine: Engine, ledger: Payer) -> "Coupled":
+        child = Coupled(private_engine, self._recorded, ledger, noise=self._noise)
+        child.transcript, child.drawn = self.transcript, self.drawn
+        child.repeat(self._recorded, self._cursor)
+        return child
+
+
+def largest_share(one: list[Drawn], other: list[Drawn]) -> float:
+    """How far the logits of two runs with the same draws differ, over the range of the pattern that allows it best.
+
+    A step before the items of a pattern may not move at all: a share is infinite if it does.
+    """
+    worst = 0.0
+    for left, right in zip(one, other, strict=True):
+        moved = np.ptp(np.asarray(left.private_logits) - np.asarray(right.private_logits), axis=1)
+        stream = left.mechanism
+        bounds = np.asarray([stream.range_bounds(pattern) for pattern in stream.participation])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shares = np.where(moved > 0, moved / bounds[:, : len(moved)], 0.0)
+        worst = max(worst, float(np.min(np.max(shares, axis=1, initial=0.0))))
+    return worst

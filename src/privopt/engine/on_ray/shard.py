@@ -1,5 +1,7 @@
 """The parts that one worker holds, in its own process: it reads them itself, and answers with one sum over them all."""
 
+import contextlib
+import dataclasses
 import operator
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,6 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import jax
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from privopt.data.places import GivenPlaces
@@ -21,14 +24,15 @@ from privopt.engine.on_ray.layout import PartPlan, read_part
 from privopt.engine.on_ray.same_code import require_same
 from privopt.engine.on_ray.steps import SentStep
 from privopt.engine.on_ray.stored_rows import StoredRows
-from privopt.engine.on_ray.warming import warm
 from privopt.engine.parts import Range
 from privopt.engine.reference import ReferenceEngine
 from privopt.precision import double_precision
+from privopt.problems import losses
 from privopt.proofs.huberised_objective import HuberisedObjective
 from privopt.proofs.huberised_sum import LossSum
-from privopt.public import Public
+from privopt.public import Public, Relation
 from privopt.queries.base import MeanQuery
+from privopt.queries.gradient import ClippedGradient
 
 T = TypeVar("T")
 
@@ -342,3 +346,26 @@ def total_of(private_sums: Sequence[ExactSum]) -> ExactSum:
     for private_sum in private_sums[1:]:
         total = total.plus(private_sum)
     return total
+
+
+# ---- Compiles the kernel of the usual queries while a worker reads its rows --------------------------------
+def warm(width: int, is_sparse: bool, by_user: bool, description: Description) -> None:
+    """Sum over two made-up records of the format of the real ones, so that whoever asks next waits for no compiler.
+
+    One kernel serves the gradients of all losses that have a formula. Whatever fails here fails where it is asked for.
+
+    Args:
+        width: columns.
+        is_sparse: whether rows are sparse.
+        by_user: whether a unit is a user.
+        description: what is public about the units.
+    """
+    keys = np.arange(2) if by_user else None
+    made_up = dataclasses.replace(description, relation=Relation.REPLACE_ONE, n=2)
+    with contextlib.suppress(Exception), double_precision(), np.errstate(all="ignore"):
+        rows = np.zeros((2, width))
+        units = Units.from_arrays(
+            sparse.csr_array(rows) if is_sparse else rows, np.zeros(2), groups=keys, **made_up.arguments()
+        )
+        at: Any = np.zeros(units.public.d)  # no array of JAX, which would start a backend of its own
+        InProcessEngine(units, threads=1).clipped_sum(ClippedGradient(loss=losses.logistic, at=at, clip=1.0))
