@@ -159,7 +159,7 @@ class Whitening(Solver):
         return super().scaled(factor).with_(inner=self.inner.scaled(factor))
 
     def filled(self, instance: Instance) -> Self:
-        """The rule of the planning file, and the inner solver's own settings for a problem of those lengths."""
+        """The rule, and the inner solver's own settings for a problem of those lengths."""
         inner = self.inner
         if isinstance(inner, UserGradientDescent):
             level_share = self.level_share
