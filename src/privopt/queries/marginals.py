@@ -29,8 +29,8 @@ class MarginalMeans(RecordSum):
         sqrt(2 k): |v - w|^2 = |v|^2 + |w|^2 - 2 <v, w>, and <v, w> >= 0. Both are attained. There is nothing to clip:
         whatever stands in a row, its codes name cells (`data.units`), and an average of such vectors is one.
         Rounding: the engine counts records as integers, exactly; a user's shares are rounded down to a grid on which
-        their sum is exact, see `engine.in_process`. The bound that the curator adds covers the division by n, and the plain
-        path.
+        their sum is exact, see `engine.in_process`. The bound that the curator adds covers the division by n, and the
+        plain path.
     """
 
     sensitivity_argument: ClassVar[str] = (
