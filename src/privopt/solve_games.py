@@ -28,6 +28,7 @@ from privopt.queries.effects import require_pure_payoff
 from privopt.result import Result
 from privopt.solve_arguments import check_arguments, check_game, check_payment
 from privopt.solve_tables import AskedUnits
+from privopt.solvers.program import Program
 from privopt.tables.table import Table
 
 
@@ -155,7 +156,7 @@ def posed_game(
         return configured, replace(configured.plan(task), reason=reason)
 
 
-def plan_game(game: Game, public: Public, budget: Budget, solver: Any) -> Plans:
+def plan_game(game: Game, public: Public, budget: Budget, solver: Program[Any] | str | None) -> Plans:
     """What playing a game would cost and achieve; see `privopt.plan`.
 
     Args:

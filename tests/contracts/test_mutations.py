@@ -109,7 +109,7 @@ ASKED = [  # method, module, query
     ("continuous spider, momentum", "continuous_spider", MixedGradient),
     ("adaptive gradient descent", "adaptive_gradient_descent", ClippedGradient),
     ("adaptive gradient descent, the paper's", "adaptive_gradient_descent", ClippedGradient),
-    ("adaptive gradient descent, the paper's", "adaptive_paper", GradientNorm),
+    ("adaptive gradient descent, the paper's", "adaptive_gradient_descent", GradientNorm),
     ("kl spider", "kl_spider", ClippedGradient),
     ("kl spider", "kl_spider", ClippedGradientDifference),
     ("kl spider, the paper's", "kl_spider", ClippedGradientDifference),

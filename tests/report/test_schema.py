@@ -94,7 +94,7 @@ def test_the_report_of_every_solver_is_valid_and_confirmed(pair):
 
 
 def shape_of(schema):
-    """The types in a schema, as `verification.shape` writes them."""
+    """The types in a schema, as `verification.verdict` writes them."""
     if "$ref" in schema:
         return {"number": "number", "event": "any"}[schema["$ref"].split("/")[-1]]
     if "const" in schema or "enum" in schema:

@@ -2,7 +2,7 @@
 
 A `Units` holds rows clipped to a public norm, targets mapped to a public domain and, for user-level privacy, which rows
 a user owns. Whatever is wrong with one record's *values* makes that record count as zero; nothing raises, warns or
-changes shape because of them. Only a sparse matrix whose arrays describe none is refused, see `data.sparse_format`.
+changes shape because of them. Only a sparse matrix whose arrays describe none is refused, see `data.cells`.
 """
 
 import dataclasses
@@ -229,7 +229,7 @@ class Units:
             typical_records: public guess of the records of a user.
             noise: source of the secret choice of a user's records.
         Privacy:
-            A row depends on its own record alone and has one code in each column, see `data.codes`; no record is absent
+            A row depends on its own record alone and has one code in each column, see below; no record is absent
             because of its values. Users are as in `from_arrays`. Queries that compute with the numbers in a row are
             refused by such units: a code is the name of a cell.
         Raises:

@@ -102,7 +102,7 @@ class NoisyExtragradient(GradientPlayers):
         return default_clip("y", task)
 
     def default_step(self, who: Who, task: Task[Game]) -> float:
-        """See `planning.noisy_extragradient`."""
+        """See `default_step`."""
         return default_step(who, task)
 
     def rounds_of_data(self) -> int:

@@ -19,6 +19,7 @@ from privopt.planning import game_forecast
 from privopt.planning.plan import figure
 from privopt.planning.task import Task
 from privopt.problems.saddle import BilinearGame, Game
+from privopt.solvers.program import Program
 
 MATRIX_WITHIN = (
     3.0  # times the typical gap of drawn vertices: noise that is known beats a fit to one generator
@@ -48,15 +49,15 @@ class GameChoice(NamedTuple):
     reason: str = ""
 
 
-def choose_game(solver: GameSolver | str, task: Task[Game]) -> GameChoice:
+def choose_game(solver: Program[Any] | str, task: Task[Game]) -> GameChoice:
     """The solver meant by a name, an instance, or "auto", see `automatic_game`.
 
     Raises:
         TypeError: it is neither a name nor a solver of games.
         ValueError: an unknown name, or a solver that cannot play the game.
     """
-    given: Any = solver
-    if not isinstance(given, str | GameSolver):
+    if not isinstance(solver, str | GameSolver):
+        given: Any = solver
         what = given.__name__ + " itself" if isinstance(given, type) else type(given).__name__
         raise TypeError(
             f"solver must be 'auto', a name such as 'sampled-dual-averaging', or a solver of games like "

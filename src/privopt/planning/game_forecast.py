@@ -6,7 +6,7 @@ docs/benchmarks-games.md.
 """
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from privopt.ledger.zcdp import zcdp_rho_budget
 from privopt.planning.forecast import Forecast
@@ -21,6 +21,10 @@ from privopt.planning.sampled_dual_averaging import (
 from privopt.planning.task import Task
 from privopt.problems.saddle import BilinearGame, Game, Player, Who
 from privopt.public import Public
+
+if TYPE_CHECKING:
+    from privopt.games.dual_averaging import DualAveraging
+    from privopt.games.saddle_mirror_descent import SaddleMirrorDescent
 
 GAP = "duality gap"
 DRAWN, NOISED, MATRIX = 0.13, 1.5, 1.8  # measured
@@ -37,7 +41,7 @@ def equivalent_rho(task: Task[Game]) -> float:
     return zcdp_rho_budget(budget.epsilon, budget.delta) if budget.delta > 0 else budget.epsilon**2 / 8.0
 
 
-def drawn_rho(solver: Any, task: Task[Game]) -> float:
+def drawn_rho(solver: "DualAveraging", task: Task[Game]) -> float:
     """What a configured solver's draws spend, over the share of the price that is theirs.
 
     With delta = 0 ranges add up, and this is far less than `equivalent_rho`.
@@ -94,7 +98,7 @@ def matrix_gap(task: Task[Game], radius: float) -> float:
     return MATRIX * 2.0 * radius / (math.sqrt(2.0) * strength(task)) if task.is_private else 0.0
 
 
-def dual_averaging(solver: Any, task: Task[Game]) -> Forecast:
+def dual_averaging(solver: "DualAveraging", task: Task[Game]) -> Forecast:
     """Of a configured dual averaging, drawn, noised or both."""
     trivial = trivial_gap(task.problem)
     gap = _typical_gap(solver, task)
@@ -115,7 +119,7 @@ def dual_averaging(solver: Any, task: Task[Game]) -> Forecast:
     )
 
 
-def _typical_gap(solver: Any, task: Task[Game]) -> float | None:
+def _typical_gap(solver: "DualAveraging", task: Task[Game]) -> float | None:
     """None where the number of steps is far from those that were measured; without data the trivial gap."""
     kinds = [solver.draws_vertices(who) for who in movers(task.problem)]
     if not kinds:
@@ -151,7 +155,7 @@ def game_notices(task: Task[Game], gap: float) -> list[str]:
 
 
 def spending_notices(
-    solver: Any,
+    solver: "DualAveraging | SaddleMirrorDescent",
     task: Task[Game],
     why: str = "temperatures are at their cap, or whole numbers of draws leave a rest",
 ) -> list[str]:
@@ -174,7 +178,7 @@ def spending_notices(
     return notices
 
 
-def _bound(solver: Any, task: Task[Game]) -> Bound | None:
+def _bound(solver: "DualAveraging", task: Task[Game]) -> Bound | None:
     """Theorem A, and follow-the-regularised-leader; see `SampledDualAveraging`."""
     if solver.steps < 2:
         return None
@@ -192,7 +196,7 @@ def _bound(solver: Any, task: Task[Game]) -> Bound | None:
     )
 
 
-def _player_bound(player: Player, solver: Any, public: Public) -> float:
+def _player_bound(player: Player, solver: "DualAveraging", public: Public) -> float:
     """One player's part: regret, what draws add, and the noise of fresh batches."""
     move: Any = solver.moves()[player.who]
     steps, logs = solver.steps, math.log(player.vertices.count)

@@ -15,7 +15,7 @@ Source:
 """
 
 import math
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from privopt.planning import descent_defaults
 from privopt.planning.instance import Instance
@@ -23,6 +23,10 @@ from privopt.problems.ball import moved_share
 from privopt.problems.black_box import BlackBox
 from privopt.problems.glm import GLMLoss
 from privopt.problems.losses import Loss, RecordLoss
+
+if TYPE_CHECKING:
+    from privopt.solvers.single_pass_o2nc import SinglePassO2NC
+    from privopt.solvers.variance_reduced_o2nc import VarianceReducedO2NC
 
 Estimate = Literal["plain", "exact", "lune", "translate", "values"]
 SMOOTHED_SLOPE = 0.3  # H over sqrt(p) C / smoothing: unit differences are far shorter than the worst case
@@ -42,7 +46,7 @@ def length_of_change(
     return min(slope_clip * distance, 2.0 * clip)
 
 
-def estimate(solver: Any, instance: Instance) -> Estimate:
+def estimate(solver: "SinglePassO2NC | VarianceReducedO2NC", instance: Instance) -> Estimate:
     """Closed smoothing for losses of one prediction, values for those that have no gradient, else common shifts."""
     del solver
     loss: Loss = instance.problem.loss
@@ -51,14 +55,14 @@ def estimate(solver: Any, instance: Instance) -> Estimate:
     return "translate" if isinstance(loss, RecordLoss) else "values"
 
 
-def smoothing(solver: Any, instance: Instance, share: float) -> float:
+def smoothing(solver: "SinglePassO2NC | VarianceReducedO2NC", instance: Instance, share: float) -> float:
     """The radius of the ball: a share of the distance, and a tenth of the scales of a black box."""
     if isinstance(instance.problem.loss, BlackBox):
         return VALUE_SMOOTHING
     return share * solver.distance
 
 
-def clip(solver: Any, instance: Instance) -> float:
+def clip(solver: "SinglePassO2NC | VarianceReducedO2NC", instance: Instance) -> float:
     """C: what descent takes; of a black box no more than its range over the ball allows along one direction."""
     usual, loss = descent_defaults.default_clip(instance), instance.problem.loss
     if isinstance(loss, BlackBox) and instance.is_private:
@@ -66,7 +70,7 @@ def clip(solver: Any, instance: Instance) -> float:
     return usual
 
 
-def slope_clip(solver: Any, instance: Instance) -> float:
+def slope_clip(solver: "SinglePassO2NC | VarianceReducedO2NC", instance: Instance) -> float:
     """H: the curvature of the loss for plain gradients, none for closed smoothing, else 0.3 sqrt(p) C / smoothing.
 
     Raises:
@@ -99,7 +103,7 @@ def directions(parameters: int) -> int:
     return min(parameters, MOST_DIRECTIONS)
 
 
-def few_directions(solver: Any, instance: Instance) -> tuple[str, ...]:
+def few_directions(solver: "SinglePassO2NC | VarianceReducedO2NC", instance: Instance) -> tuple[str, ...]:
     """A notice where values are taken along fewer directions than there are parameters."""
     k, p = directions(instance.parameters), instance.parameters
     if solver.estimate != "values" or k == p:

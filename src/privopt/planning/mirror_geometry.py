@@ -12,7 +12,7 @@ All of it concerns utility only.
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,6 +31,10 @@ from privopt.problems.constraints import (
 from privopt.problems.mirror_maps import MirrorMap
 from privopt.problems.problem import Problem
 from privopt.public import Public
+
+if TYPE_CHECKING:
+    from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
+    from privopt.solvers.mirror_descent import MirrorDescent
 
 # Clip over the largest slope of the loss: most slopes are smaller, and noise grows with the clip. On four sparse
 # problems at epsilon 0.3 to 3, on l1 balls, it was mostly better than 0.5 and 1, for both solvers.
@@ -151,9 +155,11 @@ def default_slope(instance: Instance, share: float = SLOPE_SHARE) -> float:
     return min(guessed, share * lipschitz)
 
 
-def noise_square(solver: Any, instance: Instance, body: Geometry) -> float:
+def noise_square(
+    solver: "AcceleratedMirrorDescent | MirrorDescent", instance: Instance, body: Geometry
+) -> float:
     """E h_B(b)^2 of the noise b on each gradient of a solver with clip and steps; by its multiplier if that is set."""
-    if solver.noise_multiplier is None:
+    if not solver.is_set("noise_multiplier"):
         stddev = descent_defaults.noise_of_one(instance, solver.clip) * math.sqrt(solver.steps)
     elif solver.noise_multiplier == 0:
         stddev = 0.0

@@ -16,7 +16,7 @@ Source:
 """
 
 import math
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,11 @@ from privopt.problems.black_box import BlackBox
 from privopt.problems.losses import GLMLoss, Loss, RecordLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public
+
+if TYPE_CHECKING:
+    from privopt.solvers.o2nc import O2NC
+    from privopt.solvers.single_pass_o2nc import SinglePassO2NC
+    from privopt.solvers.variance_reduced_o2nc import VarianceReducedO2NC
 
 STEPS, WINDOW = 300, 20
 FEWEST_WINDOWS = 5
@@ -54,12 +59,12 @@ Returns = Literal["tail", "last", "random", "best"]
 Oracle = Literal["gradients", "exact", "jitter", "values"]
 
 
-def rounds(solver: Any) -> int:
+def rounds(solver: "O2NC | SinglePassO2NC | VarianceReducedO2NC") -> int:
     """T: the number of steps, a multiple of the window."""
     return whole_blocks(solver.steps, solver.window)[0]
 
 
-def radii(solver: Any) -> NDArray[np.float64]:
+def radii(solver: "O2NC | SinglePassO2NC | VarianceReducedO2NC") -> NDArray[np.float64]:
     """a_t: how far the points of a window may be from their mean."""
     total = rounds(solver)
     if solver.mode == "guarantee":
@@ -69,7 +74,7 @@ def radii(solver: Any) -> NDArray[np.float64]:
 
 
 def schedule(
-    solver: Any, *, parameters: int, stddev: float
+    solver: "O2NC", *, parameters: int, stddev: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(D_t, eta_t) of a configured solver, one entry a step.
 
@@ -86,7 +91,7 @@ def schedule(
     return longest, solver.step_factor * longest / (math.sqrt(window) * length)
 
 
-def kept(solver: Any, chosen: int) -> tuple[int, int]:
+def kept(solver: "O2NC | SinglePassO2NC | VarianceReducedO2NC", chosen: int) -> tuple[int, int]:
     """(first, count) of the points that the result is made of; `chosen` is the number of a random window, from 0."""
     total, window = whole_blocks(solver.steps, solver.window)
     match solver.returns:
@@ -101,7 +106,7 @@ def kept(solver: Any, chosen: int) -> tuple[int, int]:
             return 0, total  # which of the windows is known at the end
 
 
-def oracle(solver: Any, instance: Instance) -> Oracle:
+def oracle(solver: "O2NC", instance: Instance) -> Oracle:
     """Values of a black box, the closed average of a generalised-linear loss with kinks, else gradients."""
     loss = instance.problem.loss
     if isinstance(loss, BlackBox):
@@ -113,7 +118,7 @@ def oracle(solver: Any, instance: Instance) -> Oracle:
     return "jitter" if solver.smoothing else "gradients"
 
 
-def oracle_obstacle(solver: Any, problem: Problem) -> str | None:
+def oracle_obstacle(solver: "O2NC", problem: Problem) -> str | None:
     """Why the loss cannot be asked in this way, or None if it can."""
     loss = problem.loss
     if isinstance(loss, BlackBox):
@@ -128,7 +133,7 @@ def oracle_obstacle(solver: Any, problem: Problem) -> str | None:
     return None
 
 
-def smoothing(solver: Any, instance: Instance) -> float:
+def smoothing(solver: "O2NC", instance: Instance) -> float:
     """alpha_s: a tenth of a parameter's scale for values, R / 64 for kinks, R / 16 for plateaus."""
     if solver.oracle == "gradients":
         return 0.0
@@ -142,13 +147,13 @@ def _has_plateaus(loss: Loss) -> bool:
     return loss.convex is False
 
 
-def directions(solver: Any, instance: Instance) -> int:
+def directions(solver: "O2NC", instance: Instance) -> int:
     """k of values."""
     del solver
     return min(instance.parameters, MOST_DIRECTIONS)
 
 
-def clip(solver: Any, instance: Instance) -> float:
+def clip(solver: "O2NC", instance: Instance) -> float:
     """C; of values as long as an estimate along one direction can be."""
     loss = instance.problem.loss
     if isinstance(loss, BlackBox) and instance.is_private:
@@ -156,19 +161,19 @@ def clip(solver: Any, instance: Instance) -> float:
     return descent_defaults.default_clip(instance)
 
 
-def steps(solver: Any, instance: Instance) -> int:
+def steps(solver: "O2NC", instance: Instance) -> int:
     """T."""
     loss = instance.problem.loss
     return STEPS_BY_CALLS if isinstance(loss, BlackBox) and loss.host else STEPS
 
 
-def window(solver: Any, instance: Instance) -> int:
+def window(solver: "O2NC | SinglePassO2NC | VarianceReducedO2NC", instance: Instance) -> int:
     """M."""
     del instance
     return WINDOW if solver.steps >= FEWEST_WINDOWS * WINDOW else max(1, solver.steps // FEWEST_WINDOWS)
 
 
-def distance(solver: Any, instance: Instance) -> float:
+def distance(solver: "O2NC | SinglePassO2NC | VarianceReducedO2NC", instance: Instance) -> float:
     """R: sqrt(p) in units of one over the row bound, or of a black box's scale; four times that for a user's own."""
     del solver
     root, loss = math.sqrt(instance.parameters), instance.problem.loss
@@ -177,7 +182,7 @@ def distance(solver: Any, instance: Instance) -> float:
     return root * (OWN_DISTANCE if isinstance(loss, RecordLoss) else 1.0) / instance.public.row_bound
 
 
-def step_factor(solver: Any, instance: Instance) -> float:
+def step_factor(solver: "O2NC", instance: Instance) -> float:
     """What the step size is in units of D / (sqrt(M) |g|); at little noise more of it for a user-written loss."""
     if solver.mode == "guarantee":
         return PROVED_STEP_FACTOR
@@ -198,7 +203,7 @@ def own_quantile(instance: Instance) -> float:
     )
 
 
-def typical(solver: Any, instance: Instance) -> float:
+def typical(solver: "O2NC | SinglePassO2NC | VarianceReducedO2NC", instance: Instance) -> float:
     """G: 0.3 of the clip, or of a guessed one with the noise off; the whole clip where the bound is to hold."""
     clip = solver.clip
     if math.isinf(clip):
@@ -206,20 +211,20 @@ def typical(solver: Any, instance: Instance) -> float:
     return clip if solver.mode == "guarantee" else TYPICAL * clip
 
 
-def certificate_share(solver: Any, instance: Instance) -> float:
+def certificate_share(solver: "O2NC", instance: Instance) -> float:
     """A tenth of the budget where a guarantee is asked for and there are gradients."""
     by_gradients = not isinstance(instance.problem.loss, BlackBox)
     return CERTIFICATE_SHARE if solver.mode == "guarantee" and by_gradients else 0.0
 
 
-def stddev(solver: Any, instance: Instance) -> float:
+def stddev(solver: "O2NC", instance: Instance) -> float:
     """sigma of a configured solver: the noise of a coordinate of one released gradient."""
     if not instance.is_private:
         return 0.0
     return deviation(solver, instance.public)
 
 
-def deviation(solver: Any, public: Public) -> float:
+def deviation(solver: "O2NC", public: Public) -> float:
     """The same, from public sizes."""
     if solver.noise_multiplier == 0.0:
         return 0.0
@@ -227,7 +232,7 @@ def deviation(solver: Any, public: Public) -> float:
     return solver.noise_multiplier * public.relation.factor * solver.clip / units
 
 
-def forecast(solver: Any, instance: Instance) -> Forecast:
+def forecast(solver: "O2NC", instance: Instance) -> Forecast:
     """The bounds on how flat the result is, and notices; no prediction of the excess."""
     meaning = "the method says how flat its result is, not how far it is from a minimum"
     notices: tuple[str, ...] = ()
@@ -249,7 +254,7 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
     return bounded(solver, instance, Forecast(meaning=meaning, notices=notices))
 
 
-def bounded(solver: Any, instance: Instance, found: Forecast) -> Forecast:
+def bounded(solver: "O2NC", instance: Instance, found: Forecast) -> Forecast:
     """The forecast with what theorems say: of each method, and of this run where it meets their conditions."""
     lengths = {"clip": solver.clip, "radius": solver.radius + solver.smoothing, "distance": solver.distance}
     by_values = solver.oracle == "values"

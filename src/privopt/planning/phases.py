@@ -11,12 +11,16 @@ Source:
 """
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.planning.descent_defaults import OWN_SLOPE, guess
 from privopt.planning.instance import Instance
 from privopt.problems.losses import GLMLoss, Squared
+
+if TYPE_CHECKING:
+    from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
+    from privopt.solvers.phased_group_sgd import PhasedGroupSGD
 
 BAD_EVENTS = 0.1  # of delta, for tests that pass though they should not
 DISTANCE = 2.0  # from 0 to the optimum, where features are standardised
@@ -45,17 +49,19 @@ def phase_sizes(n: int, phases: int, decay: float) -> tuple[int, ...]:
     return tuple(math.floor(n * weight / math.fsum(weights)) for weight in weights)
 
 
-def users_of(solver: Any, n: int) -> tuple[int, ...]:
+def users_of(solver: "PhasedGroupSGD | PhasedAcceleratedERM", n: int) -> tuple[int, ...]:
     """How many users each phase of a solver looks at."""
     return (n,) * solver.phases if solver.reuse else phase_sizes(n, solver.phases, solver.share_decay)
 
 
-def parts(solver: Any) -> int:
+def parts(solver: "PhasedGroupSGD | PhasedAcceleratedERM") -> int:
     """Into how many parts the budget is divided: one a phase where users are reused."""
     return max(1, solver.phases) if solver.reuse else 1
 
 
-def rho_of_phase(instance: Instance, solver: Any, bad_events: float) -> float:
+def rho_of_phase(
+    instance: Instance, solver: "PhasedGroupSGD | PhasedAcceleratedERM", bad_events: float
+) -> float:
     """The zCDP cost that a phase may have, bad events taken off delta; infinite without noise.
 
     Args:
@@ -69,7 +75,7 @@ def rho_of_phase(instance: Instance, solver: Any, bad_events: float) -> float:
     return gaussian_mu(budget.epsilon, budget.delta - bad_events) ** 2 / (2.0 * parts(solver))
 
 
-def bad_event_delta(instance: Instance, solver: Any, tests: int) -> float:
+def bad_event_delta(instance: Instance, solver: "PhasedGroupSGD | PhasedAcceleratedERM", tests: int) -> float:
     """delta_1 of one test: a tenth of delta, divided among the tests that one user can be in.
 
     Args:

@@ -8,7 +8,7 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from privopt.ledger import accounting
 from privopt.ledger.calibration import calibrate
@@ -19,6 +19,10 @@ from privopt.planning.balanced_batches import FEWEST, balanced_sizes
 from privopt.planning.task import Task
 from privopt.problems.saddle import Game, Player, Who
 from privopt.public import Public
+
+if TYPE_CHECKING:
+    from privopt.games.base import GameSolver
+    from privopt.games.dual_averaging import DualAveraging
 
 FEWEST_STEPS, MOST_STEPS, MOST_DRAWS = 4, 1000, 256
 AIM = 0.7  # of the cap that the temperature reaches at the default number of steps; measured
@@ -47,7 +51,7 @@ def movers(game: Game) -> dict[Who, Player]:
     return {who: player for who, player in game.players.items() if player.vertices.count > 1}
 
 
-def cap(player: Player, steps: int, solver: Any) -> float:
+def cap(player: Player, steps: int, solver: "DualAveraging") -> float:
     """The largest scale: at the last step, kappa sqrt(2 log m T) / L."""
     return (
         solver.cap * math.sqrt(2.0 * math.log(player.vertices.count)) * steps ** (0.5 - solver.power)
@@ -109,7 +113,7 @@ def sampler(
     )
 
 
-def unit_price(player: Player, solver: Any, task: Task[Game]) -> float:
+def unit_price(player: Player, solver: "DualAveraging", task: Task[Game]) -> float:
     """What one draw a round costs at scale 1: rho, which grows with scale^2, or pure epsilon, with scale."""
     return _unit_price(player, solver.steps, solver.power, solver.sizes, task.public, is_pure(task))
 
@@ -135,7 +139,7 @@ def total_price(task: Task[Any]) -> float:
     return budget.epsilon if is_pure(task) else zcdp_rho_budget(budget.epsilon, budget.delta)
 
 
-def affordable_scale(who: Who, solver: Any, task: Task[Game]) -> float:
+def affordable_scale(who: Who, solver: "DualAveraging", task: Task[Game]) -> float:
     """About the scale that the player's share pays for with one draw a round."""
     unit = unit_price(task.problem.players[who], solver, task)
     if unit == 0:
@@ -144,7 +148,7 @@ def affordable_scale(who: Who, solver: Any, task: Task[Game]) -> float:
     return ratio if is_pure(task) else math.sqrt(ratio)
 
 
-def default_held(solver: Any, task: Task[Game]) -> bool:
+def default_held(solver: "GameSolver", task: Task[Game]) -> bool:
     """Bilinear games whose payoffs fit in memory; each batch of one pass holds its own."""
     del solver
     game: Any = task.problem
@@ -152,7 +156,7 @@ def default_held(solver: Any, task: Task[Game]) -> bool:
     return 0 < cells <= HELD_CELLS
 
 
-def default_steps(solver: Any, task: Task[Game]) -> int:
+def default_steps(solver: "DualAveraging", task: Task[Game]) -> int:
     """T at which the affordable temperature is about `AIM` of its cap, for the player who reaches it first."""
     drawing: dict[Who, Player] = {
         who: player for who, player in movers(task.problem).items() if solver.draws_vertices(who)
@@ -175,7 +179,7 @@ def default_steps(solver: Any, task: Task[Game]) -> int:
     return round(min(max(wanted, FEWEST_STEPS), MOST_STEPS))
 
 
-def default_sizes(solver: Any, task: Task[Game]) -> tuple[int, ...]:
+def default_sizes(solver: "DualAveraging", task: Task[Game]) -> tuple[int, ...]:
     """Batches that cost the same, and use up the units; none where every round uses all of them."""
     if solver.batches == "full" or solver.steps < 2:
         return ()
@@ -187,7 +191,7 @@ def default_sizes(solver: Any, task: Task[Game]) -> tuple[int, ...]:
     return balanced_sizes(needs, task.public.n)
 
 
-def drawn_defaults(move: Any, who: Who, solver: Any, task: Task[Game]) -> Any:
+def drawn_defaults(move: Any, who: Who, solver: "DualAveraging", task: Task[Game]) -> Any:
     """K: as many draws as spend what one draw at the cap would leave over."""
     if move.draws is not None:
         return move
@@ -206,14 +210,18 @@ def noised_defaults(move: Any, who: Who, task: Task[Game]) -> Any:
     return move if move.clip is not None else replace(move, clip=clip)
 
 
-def at_noise(solver: Any, task: Task[Game], noise: float, capped: frozenset[Who]) -> dict[Who, Any]:
+def at_noise(
+    solver: "DualAveraging", task: Task[Game], noise: float, capped: frozenset[Who]
+) -> dict[Who, Any]:
     """Both moves with their open prices set: shares of rho 1 / noise^2, or of epsilon 1 / noise; some at the cap."""
     return {
         who: _priced(move, who, solver, task, noise, who in capped) for who, move in solver.moves().items()
     }
 
 
-def _priced(move: Any, who: Who, solver: Any, task: Task[Game], noise: float, capped: bool) -> Any:
+def _priced(
+    move: Any, who: Who, solver: "DualAveraging", task: Task[Game], noise: float, capped: bool
+) -> Any:
     player = task.problem.players[who]
     if player.vertices.count == 1:
         still = {name: 0.0 for name in ("scale", "noise_multiplier") if name in move.open_fields}
@@ -233,27 +241,29 @@ def _priced(move: Any, who: Who, solver: Any, task: Task[Game], noise: float, ca
     return move if move.scale is not None else replace(move, scale=noised_scale(move, player, solver, task))
 
 
-def _once(move: Any, who: Who, solver: Any, task: Task[Game]) -> float:
+def _once(move: Any, who: Who, solver: "DualAveraging", task: Task[Game]) -> float:
     """The scale at noise 1."""
     price = move.draws * unit_price(task.problem.players[who], solver, task)
     share = price_shares(task.problem)[who]
     return share / price if is_pure(task) else math.sqrt(share / price)
 
 
-def noised_scale(move: Any, player: Player, solver: Any, task: Task[Game]) -> float:
+def noised_scale(move: Any, player: Player, solver: "DualAveraging", task: Task[Game]) -> float:
     """The scale at which the noise of one gradient moves the logits of the first round by `NOISED_GAIN`."""
     top = NOISED_CAPS * cap(player, solver.steps, solver)
     deviation = noise_deviation(move, solver, task.public)
     return min(top, NOISED_GAIN / deviation) if deviation > 0 else top
 
 
-def noise_deviation(move: Any, solver: Any, public: Public) -> float:
+def noise_deviation(move: Any, solver: "DualAveraging", public: Public) -> float:
     """sigma, of the noise in one released gradient."""
     size = public.n if not solver.sizes else sum(solver.sizes) / len(solver.sizes)
     return move.noise_multiplier * public.relation.factor * move.clip / size
 
 
-def calibrated(solver: Any, task: Task[Game], capped: frozenset[Who] = frozenset[Who]()) -> Mapping[Who, Any]:
+def calibrated(
+    solver: "DualAveraging", task: Task[Game], capped: frozenset[Who] = frozenset[Who]()
+) -> Mapping[Who, Any]:
     """The moves whose price is the budget, or less where every player is at the cap.
 
     Where only one player is at the cap, the other has what is left.
@@ -286,6 +296,6 @@ def _is_open(move: Any) -> bool:
     return ("scale" if hasattr(move, "draws") else "noise_multiplier") in move.open_fields
 
 
-def price(solver: Any, task: Task[Game]) -> float:
+def price(solver: "DualAveraging", task: Task[Game]) -> float:
     """The epsilon of a configured solver at the budget's delta."""
     return accounting.epsilon(solver.event(task.public), task.budget.delta, task.public.relation)

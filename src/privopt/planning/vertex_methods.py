@@ -5,7 +5,7 @@ D of the polytope, half of whose largest range is C / 2, C the clip.
 """
 
 import math
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from privopt.ledger.zcdp import zcdp_rho_budget
 from privopt.mechanisms.vertex_stream import VertexStream
@@ -17,6 +17,9 @@ from privopt.problems.problem import Problem
 from privopt.problems.vertex_lengths import reach
 from privopt.problems.vertices import Vertices, vertices_of
 from privopt.public import Public
+
+if TYPE_CHECKING:
+    from privopt.solvers.vertex_solver import VertexSolver
 
 Stream = TypeVar("Stream", bound=VertexStream)
 WORSE_THAN_VERTEX_ANYTIME = (
@@ -112,17 +115,17 @@ def priced(stream: Stream, noise_multiplier: float) -> Stream:
     return stream if rho == 0.0 else stream.scaled(math.sqrt(0.5 / rho) / noise_multiplier)
 
 
-def spent(solver: Any) -> float:
+def spent(solver: "VertexSolver") -> float:
     """rho of a configured solver's draws; infinite without noise."""
     return math.inf if solver.noise_multiplier == 0 else 0.5 / solver.noise_multiplier**2
 
 
-def half_range(solver: Any) -> float:
+def half_range(solver: "VertexSolver") -> float:
     """L: the largest slope along a vertex, in the loss's unit, of a gradient within the clip."""
     return reach(solver.vertices) * solver.clip
 
 
-def curvature(solver: Any, instance: Instance) -> float:
+def curvature(solver: "VertexSolver", instance: Instance) -> float:
     """L1 R^2: the smoothness of the objective over weights on the vertices, in the l1 norm."""
     body = instance.problem.constraint
     if isinstance(body, L1Ball | Simplex):
@@ -148,7 +151,7 @@ def require_units(public: Public, batches: int) -> None:
         )
 
 
-def missing_bound(solver: Any, instance: Instance) -> tuple[str, ...]:
+def missing_bound(solver: "VertexSolver", instance: Instance) -> tuple[str, ...]:
     """What to note where nothing is known of the entries of a row."""
     public = instance.public
     if solver.entry_bound is not None or public.entry_bound is not None or public.d == 1:
@@ -156,7 +159,7 @@ def missing_bound(solver: Any, instance: Instance) -> tuple[str, ...]:
     return (NO_ENTRY_BOUND.format(public.row_bound),)
 
 
-def typical(solver: Any, instance: Instance, constant: float) -> float:
+def typical(solver: "VertexSolver", instance: Instance, constant: float) -> float:
     """constant * L (log(m)^(3/2) / (n sqrt(rho)))^(1/2), the law of theory with a constant that was measured.
 
     Args:

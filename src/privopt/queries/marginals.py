@@ -27,10 +27,10 @@ class MarginalMeans(RecordSum):
         A unit's vector v has entries of at least 0, which add up to at most 1 in each of the k marginals, so that
         |v|_2 <= sqrt(k). Adding or removing a unit moves the sum by at most that. Replacing v by w moves it by at most
         sqrt(2 k): |v - w|^2 = |v|^2 + |w|^2 - 2 <v, w>, and <v, w> >= 0. Both are attained. There is nothing to clip:
-        whatever stands in a row, its codes name cells (`data.codes`), and an average of such vectors is one.
+        whatever stands in a row, its codes name cells (`data.units`), and an average of such vectors is one.
         Rounding: the engine counts records as integers, exactly; a user's shares are rounded down to a grid on which
-        their sum is exact, see `engine.cells`. The bound that the curator adds covers the division by n, and the plain
-        path.
+        their sum is exact, see `engine.in_process`. The bound that the curator adds covers the division by n, and the
+        plain path.
     """
 
     sensitivity_argument: ClassVar[str] = (

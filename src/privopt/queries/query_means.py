@@ -23,7 +23,7 @@ class QueryMeans(RecordSum):
         A record's vector has the norm `|q(z) - 1/2|_2`, at most the radius, which is the largest over all N cells; so
         has an average of such vectors times a weight in [0, 1]. Centred at 1/2, vectors of binary queries have the norm
         sqrt(m) / 2, half of the bound without: replacing a record costs the same, adding or removing one half of it.
-        Rounding: the engine counts cells exactly (see `engine.cells`) and adds their queries' values, at most 2048
+        Rounding: the engine counts cells exactly (see `engine.in_process`) and adds their queries' values, at most 2048
         cells in a block and a block sum for each: fewer roundings than the bound that the curator adds supposes.
     """
 

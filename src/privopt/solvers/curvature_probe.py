@@ -2,7 +2,7 @@
 
 The curvature of one record's loss is at most L1 = phi'' R^2, but that of the mean loss is at most phi'' lam, lam the
 largest eigenvalue of the rows' second moment (1/n) sum_i a_i a_i^T, and lam is R^2 only if all rows are as long as they
-can be and parallel. One release of lam lets a gradient method take longer steps; `planning.curvature_probe` says how
+can be and parallel. One release of lam lets a gradient method take longer steps; the comment below says how
 long.
 
 Source:

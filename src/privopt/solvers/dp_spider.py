@@ -114,7 +114,7 @@ class DPSpider(StepwiseSolver):
         allows at the point), one for differences of sensitivity factor * min(2 C, c L1 |w' - w|) / n, whatever
         the distances: exactly (epsilon, delta)-DP by Gaussian-DP composition, under the curator's relation, for any
         data, loss and parameters.
-        Utility, in expectation, if no gradient is clipped and c is 1: see `planning.dp_spider`.
+        Utility, in expectation, if no gradient is clipped and c is 1: see the comment above.
     Differs from the paper:
         The constants of the schedule are worked out for exact Gaussian composition. The point with the shortest
         estimate is returned, not a random one. Steps are proximal where the penalty is not smooth.

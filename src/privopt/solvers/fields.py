@@ -17,9 +17,12 @@ import math
 import re
 import typing
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 _KEY = "declared"
 AUTO_CLIP = "auto"  # for the field `clip`: chosen privately
@@ -111,16 +114,16 @@ def declared(kind: type[Any]) -> dict[str, Declared]:
     return {f.name: f.metadata[_KEY] for f in dataclasses.fields(kind) if _KEY in f.metadata}
 
 
-def check_fields(solver: Any) -> None:
+def check_fields(program: "DataclassInstance") -> None:
     """Refuse what a field may not hold.
 
     Raises:
         ValueError, TypeError: it says the field, what was given, and what would be right.
     """
-    kind = type(solver)
+    kind = type(program)
     hints = _annotations(kind)
     for field in dataclasses.fields(kind):
-        value = getattr(solver, field.name)
+        value = getattr(program, field.name)
         if value is not None and not asks_for_clip(field.name, value):
             _check(kind, field.name, field.metadata.get(_KEY, Declared()), hints[field.name], value)
 

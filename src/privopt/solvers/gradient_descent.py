@@ -210,7 +210,7 @@ class GradientDescent(StepwiseSolver):
         secant: whether no step is longer than 1 / L_t, L_t the largest curvature that successive released gradients
             have shown so far, see `ShownCurvature`: for losses whose curvature is not known beforehand.
         hurries: whether the last half of the steps takes momentum 0.95 where released gradients show that parameters
-            still grow, see `planning.gradient_descent.still_grows`; for `returns="corrected"`, whose points are kept.
+            still grow, see `still_grows`; for `returns="corrected"`, whose points are kept.
         shares: how the budget is split over the steps: "equal" or "geometric", which is best for the last iterate of a
             strongly convex objective; see `descent_theory`.
         contraction: a of the geometric shares; default 1 - eta * ridge strength.

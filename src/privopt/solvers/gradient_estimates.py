@@ -1,7 +1,7 @@
 """The queries of variance-reduced methods: a gradient at a point, and its change between two points."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,10 @@ from privopt.queries.smoothed_difference import LuneDifference, SmoothedDifferen
 from privopt.queries.smoothed_gradient import JitteredGradient, SmoothedGradient
 from privopt.queries.value_difference import ValueDifference
 from privopt.queries.value_gradient import ValueGradient
+
+if TYPE_CHECKING:
+    from privopt.solvers.single_pass_o2nc import SinglePassO2NC
+    from privopt.solvers.variance_reduced_o2nc import VarianceReducedO2NC
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +49,9 @@ class Estimates:
     placed: bool = False
 
     @classmethod
-    def of(cls, solver: Any, loss: Any, curator: Curator, *, placed: bool) -> "Estimates":
+    def of(
+        cls, solver: "SinglePassO2NC | VarianceReducedO2NC", loss: Any, curator: Curator, *, placed: bool
+    ) -> "Estimates":
         """Those of a configured solver; the curator draws what is random and public."""
         key = None
         if solver.estimate == "values":

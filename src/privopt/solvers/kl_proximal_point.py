@@ -5,7 +5,7 @@ Solves min_x F(x) + r(x) over a constraint set by T proximal steps, each an appr
     F_t(x) = F(x) + r(x) + lam |x - x_(t-1)|^2,
 
 found by m noisy subgradient steps that need no smoothness. A sharp minimum (gradients that stay large near it) makes
-the proximal steps contract fast, and each gets `ratio` times the budget of the one before. `planning.kl_proximal_point`
+the proximal steps contract fast, and each gets `ratio` times the budget of the one before. The comment below
 has the default weight lam, the prediction of the excess and its proof.
 Source: Menart, Ullah, Arora, Bassily, Guzman 2023, Algorithms 2 and 4; Lacoste-Julien, Schmidt, Bach 2012.
 """
@@ -87,7 +87,7 @@ class KLProximalPoint(Solver):
     Attributes:
         outer_steps: T, proximal steps; 0 returns the start and spends nothing.
         inner_steps: m, releases of each proximal step.
-        weight: lam, in objective / params^2; default that of `planning.kl_proximal_point`, which needs the growth.
+        weight: lam, in objective / params^2; by default that of the comment above, which needs the growth.
         weak_convexity: wc >= 0 such that F + wc |x|^2 / 2 is convex; 0 for convex losses.
         ratio: the budget of a proximal step over that of the one before it, at least 1.
         clip: C, the largest norm of one unit's gradient.

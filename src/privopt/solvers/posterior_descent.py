@@ -6,7 +6,7 @@ shrink at a pace set by how much noise one step puts into predictions. Both make
 which otherwise has to be right for a signal that nobody knows beforehand.
 
 Source:
-    Ours; the parts are named in `planning.posterior_descent`.
+    Ours; the parts are named in the comment above.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Full-batch private gradient descent whose noise falls geometrically: a baseline for the methods with a KL condition.
 
 Solves min_x F(x) + r(x) over a constraint set, F = (1/n) sum_i f(x, xi_i), by T plain steps and returns the last
-iterate. `planning.scheduled_gradient_descent` has how T and the schedule follow from public numbers.
+iterate. The comment below has how T and the schedule follow from public numbers.
 """
 
 import math

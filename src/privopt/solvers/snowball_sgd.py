@@ -34,7 +34,7 @@ from privopt.solvers.phased_sgd import STEP_FACTOR
 #     W^2 / (2 eta T) + eta (1 + ln T) (C^2 + d sigma^2) / 2
 #
 # at the last iterate (Shamir, Zhang 2013). The default eta is four times the least point of that, as in
-# `planning.phased_sgd`, or the largest step that is private; the prediction is the bound at a quarter of eta.
+# `phased_sgd`, or the largest step that is private; the prediction is the bound at a quarter of eta.
 def growing_batches(n: int, noise_multiplier: float, noise_ratio: float) -> GrowingBatches:
     """B_t = ceil(2 z C / (sigma sqrt(T - t + 1))), sigma = noise_ratio C.
 

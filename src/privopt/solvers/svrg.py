@@ -374,7 +374,7 @@ class SVRG(Solver):
         return sum(self.snapshot_counts()) + 2.0 * self.rate * sum(self.lengths())
 
     def filled(self, instance: Instance) -> Self:
-        """The defaults of `planning.svrg`, and gradient descent where it would be unstable with them."""
+        """The defaults, and gradient descent where it would be unstable with them."""
         if self.fallback is not None:
             return self.with_(fallback=self.fallback.filled(instance))
         solver = super().filled(instance)

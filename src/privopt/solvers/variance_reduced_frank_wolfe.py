@@ -135,7 +135,7 @@ class VarianceReducedFrankWolfe(VertexSolver):
     Attributes:
         vertices, penalty_bound, entry_bound: see `VertexSolver`.
         clip: C_inf, the largest entry of one unit's gradient, enforced by scaling the gradient; differences of level j
-            are scaled to C_j, see `planning.variance_reduced_frank_wolfe`.
+            are scaled to C_j, see the comment above.
         trees: T; 0 returns the start and spends nothing.
         root_batch: b, the units that the root of each tree looks at; a right child of level j looks at ceil(b 2^-j).
     Guarantee:

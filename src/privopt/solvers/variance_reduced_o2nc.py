@@ -59,7 +59,7 @@ class VarianceReducedO2NC(StepwiseSolver):
     """O2NC on all units, with gradients at the starts of short periods and changes of them between.
 
     Attributes:
-        noise_multiplier: 1 / mu of the whole run; gradients and changes have `planning.multipliers` times as much.
+        noise_multiplier: 1 / mu of the whole run; gradients and changes have `multipliers` times as much.
         steps: T, rounded down to whole windows; 0 returns the start and spends nothing.
         window: M, over how many steps gradients and points are averaged; at most T.
         period: S, steps from one gradient to the next; 1 is plain O2NC on smoothed gradients.
@@ -75,7 +75,7 @@ class VarianceReducedO2NC(StepwiseSolver):
         slope_clip: H, of one unit's change of gradient over the distance; "lune" has none.
         draws: m, random shifts of one unit ("translate").
         typical: G, the norm of a mean gradient that the step size allows for, beside the noise.
-        step_size: eta, the same at every step; default the schedule of `planning.variance_reduced_o2nc`.
+        step_size: eta, the same at every step; by default the schedule of the comment above.
         places: where on each step the gradient is taken: in its "middle", or "uniform".
         returns: "tail" (mean of the last tenth of the points), "last" (of the last window), "random" (of a uniformly
             random window) or "best" (of the window whose released gradients have the shortest mean).

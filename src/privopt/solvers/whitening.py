@@ -11,7 +11,7 @@ Source:
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -159,7 +159,7 @@ class Whitening(Solver):
         return super().scaled(factor).with_(inner=self.inner.scaled(factor))
 
     def filled(self, instance: Instance) -> Self:
-        """The rule of the planning file, and the inner solver's own settings for a problem of those lengths."""
+        """The rule, and the inner solver's own settings for a problem of those lengths."""
         inner = self.inner
         if isinstance(inner, UserGradientDescent):
             level_share = self.level_share
@@ -549,7 +549,7 @@ def fitted(loss: Loss) -> Fitted | None:
     return FITTED.get(type(loss))
 
 
-def forecast(solver: Any, instance: Instance) -> Forecast:
+def forecast(solver: Whitening, instance: Instance) -> Forecast:
     """The range of the excess and the expected share; of other losses what noise leaves at the rule's clip.
 
     The notices are those of the inner solver, for counts with what the planned clip and step size are relative to.
