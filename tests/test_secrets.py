@@ -29,7 +29,6 @@ import privopt
 from privopt import (
     Account,
     Budget,
-    GradientDescent,
     LinearRegression,
     LogisticRegression,
     PoissonRegressor,
@@ -43,6 +42,7 @@ from privopt.cli import app
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.reference import ReferenceEngine
 from privopt.mechanisms.noise import NoiseSource, RepeatedChoice
+from privopt.solvers import GradientDescent
 
 ROWS = 60
 RNG = np.random.default_rng(0)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import privopt
-from privopt import Account, BilinearGame, Budget, SaddleProblem, SampledDualAveraging, Units
+from privopt import Account, BilinearGame, Budget, SaddleProblem, Units
 from privopt.errors import BudgetExceeded
 from privopt.problems.constraints import L1Ball, Simplex
+from privopt.solvers import SampledDualAveraging
 
 GAME = BilinearGame(rows=4, columns=3)
 BUDGET = Budget(2.0, 1e-5)

@@ -10,23 +10,13 @@ import pytest
 from scipy import sparse
 from tests.tables.toy_tables import SCHEMA, toy_table, write_forms
 
-from privopt import (
-    Account,
-    Budget,
-    SaddleProblem,
-    SampledDualAveraging,
-    Table,
-    TabularEncoder,
-    Units,
-    losses,
-    minimax,
-    minimize,
-)
+from privopt import Account, Budget, SaddleProblem, Table, TabularEncoder, Units, losses, minimax, minimize
 from privopt.data.read_units import read_units, stated_public
 from privopt.data.record_source import ArrayRecords, Description, RecordSource
 from privopt.engine.placement import PlaceName
 from privopt.errors import ArgumentError, ArgumentTypeError
 from privopt.problems.constraints import L1Ball, Simplex
+from privopt.solvers import SampledDualAveraging
 from privopt.tables import user_keys
 from privopt.tables.table import EncodedRecords
 

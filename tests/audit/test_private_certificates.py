@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from privopt import O2NC, Budget, Problem, Units, losses
+from privopt import Budget, Problem, Units, losses
 from privopt.curator.local import LocalCurator
 from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.ledger import Ledger
@@ -11,6 +11,7 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.goldstein_certificate import free_certificate
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
+from privopt.solvers import O2NC
 
 N, D, RUNS = 20_000, 10, 200
 BUDGET = Budget(1.0, 1e-6)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privopt import Account, LinearRegression, LogisticRegression, PrivateSearchCV, Whitening
+from privopt import Account, LinearRegression, LogisticRegression, PrivateSearchCV
+from privopt.solvers import Whitening
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
 
 BUDGET: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-6}

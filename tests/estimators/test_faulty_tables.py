@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 from tests.support.turns import but_later
 
-from privopt import GradientDescent, LogisticRegression, Table
+from privopt import LogisticRegression, Table
+from privopt.solvers import GradientDescent
 
 ROWS = 60
 COLUMNS: dict[str, Any] = {

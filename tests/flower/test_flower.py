@@ -86,8 +86,8 @@ CASES = {
     "user gradient descent": ({}, {}),
     "whitened": ({"solver": "auto"}, {}),
     "federated averaging": ({"solver": AVERAGING}, {}),
-    "gradient descent": ({"solver": privopt.GradientDescent(steps=3, clip=0.2)}, {}),
-    "sampled": ({"solver": privopt.StochasticGradientDescent(rate=0.4, steps=5, clip=0.2)}, {}),
+    "gradient descent": ({"solver": privopt.solvers.GradientDescent(steps=3, clip=0.2)}, {}),
+    "sampled": ({"solver": privopt.solvers.StochasticGradientDescent(rate=0.4, steps=5, clip=0.2)}, {}),
     "numbers, intercept, ridge": (
         {"loss": Problem(losses.squared, Ridge(0.1)), "d": D + 1},
         {"target_bounds": (-1.0, 0.5), "intercept": 0.7},
@@ -402,7 +402,7 @@ def test_where_nodes_are_public_a_run_waits_for_them(monkeypatch):
     "solver",
     [
         UserGradientDescent(steps=4),
-        privopt.StochasticGradientDescent(rate=0.1, steps=5, clip=0.2),
+        privopt.solvers.StochasticGradientDescent(rate=0.1, steps=5, clip=0.2),
     ],
     ids=["everybody", "sampled"],
 )
@@ -498,7 +498,7 @@ def test_what_needs_all_records_is_refused_before_anybody_is_asked():
     with pytest.raises(ValueError, match="objective-perturbation"):
         strategy(solver="objective-perturbation").start(grid, record(np.zeros(D)))
     with pytest.raises(ValueError, match="NewtonDirection is not answered by units that hold their own"):
-        strategy(solver=privopt.DoubleNoiseNewton()).start(grid, record(np.zeros(D)))
+        strategy(solver=privopt.solvers.DoubleNoiseNewton()).start(grid, record(np.zeros(D)))
     engine = engine_of(grid, "replace-one")
     with pytest.raises(ValueError, match="a query that sees all of them at once cannot be answered"):
         engine.records()

@@ -45,7 +45,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp import ServerApp
 
-from privopt import Budget, GradientDescent
+from privopt import Budget
+from privopt.solvers import GradientDescent
 from privopt.flower import UserStrategy, client_app
 from privopt.problems import losses
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from privopt import O2NC, Budget, Problem, losses, regularisers
+from privopt import Budget, Problem, losses, regularisers
 from privopt.planning.goldstein_bounds import plain_bound
 from privopt.planning.goldstein_errors import StationarityTask
 from privopt.planning.instance import Instance
@@ -11,6 +11,7 @@ from privopt.planning.stationarity_forecast import task_of
 from privopt.precision import double_precision
 from privopt.problems.black_box import BlackBox
 from privopt.public import Public
+from privopt.solvers import O2NC
 from privopt.solvers.single_pass_o2nc import SinglePassO2NC
 from privopt.solvers.variance_reduced_o2nc import VarianceReducedO2NC
 

@@ -17,8 +17,9 @@ import pytest
 from tests.support.odd_inputs import CASES, OddInput, counts_by_kind, outcome_of
 from tests.support.turns import but_later
 
-from privopt import Account, GradientDescent, LogisticRegression, SyntheticData
+from privopt import Account, LogisticRegression, SyntheticData
 from privopt.estimators import table_source
+from privopt.solvers import GradientDescent
 from privopt.tables import Schema, TableError, TabularEncoder
 from privopt.tables.coding import TableCoding
 from privopt.tables.table import Table

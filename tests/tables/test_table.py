@@ -14,22 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 from tests.tables.toy_tables import FORMS, ROWS, SCHEMA, toy_table, write_forms
 
-from privopt import (
-    Account,
-    Budget,
-    GradientDescent,
-    LogisticRegression,
-    Table,
-    TabularEncoder,
-    losses,
-    minimize,
-)
+from privopt import Account, Budget, LogisticRegression, Table, TabularEncoder, losses, minimize
 from privopt.data import user_keys
 from privopt.data.read_units import read_units
 from privopt.data.record_source import ArrayRecords, Description, RecordBlock
 from privopt.data.units import Units
 from privopt.errors import ArgumentError, DataUnavailable
 from privopt.mechanisms.noise import NoiseSource
+from privopt.solvers import GradientDescent
 from privopt.tables import row_blocks, text_blocks
 from privopt.tables import user_keys as keys_of
 from privopt.tables.amounts import bytes_of

@@ -42,9 +42,7 @@ from privopt.solvers.fields import choice, derived, optional
 from privopt.solvers.guarded import guarded
 from privopt.solvers.stepwise import StepwiseSolver
 
-# ---- Defaults and forecast of full-batch gradient descent, and its settings for two theorems ---------------
-# Source: `descent_defaults` for the defaults; `descent_theory` for the bounds that the two settings rest on. Utility
-# only.
+# ---- The defaults rest on `descent_defaults`, the two settings for theorems on `descent_theory` ------------
 SHARE_OF_STEP = 0.5  # what a given step size may take of a parameter for the ridge by a gradient step
 
 HURRIED = 0.95  # momentum of the last half, where parameters still grow
@@ -115,22 +113,6 @@ def still_grows(points: abc.Sequence[ArrayLike], slopes: abc.Sequence[ArrayLike]
     mean = np.mean(np.asarray(slopes[half:], np.float64), axis=0)
     noise = deviation * float(np.linalg.norm(at)) / math.sqrt(len(slopes) - half)
     return -float(mean @ at) > GROWING * noise > 0.0
-
-
-def in_coordinates(coordinates: Coordinates) -> dict[str, Any]:
-    """Clip, step size and momentum of other coordinates."""
-    smoothness = coordinates.smoothness + coordinates.ridge_smoothness
-    return {
-        "clip": coordinates.clip,
-        "step_size": 1.0 / smoothness,
-        "momentum": coordinates.momentum,
-        "restarts": math.isinf(coordinates.clip),  # no clip is infinite with noise
-        "balanced": coordinates.balanced,
-        "secant": coordinates.secant,
-        "hurries": coordinates.hurries,
-        "smoothness": smoothness,
-        "rows": coordinates.rows,
-    }
 
 
 def for_pl(facts: SmoothObjective, constant: float) -> dict[str, Any]:
@@ -360,7 +342,18 @@ class GradientDescent(StepwiseSolver):
         return found.noting(*long_steps(self.step_size, smoothness))
 
     def in_coordinates(self, coordinates: Coordinates) -> Self:
-        return self.with_(**in_coordinates(coordinates))
+        smoothness = coordinates.smoothness + coordinates.ridge_smoothness
+        return self.with_(
+            clip=coordinates.clip,
+            step_size=1.0 / smoothness,
+            momentum=coordinates.momentum,
+            restarts=math.isinf(coordinates.clip),  # no clip is infinite with noise
+            balanced=coordinates.balanced,
+            secant=coordinates.secant,
+            hurries=coordinates.hurries,
+            smoothness=smoothness,
+            rows=coordinates.rows,
+        )
 
     def longest_step(self, instance: Instance) -> float:
         """The stability limit 2 (1 + b) / ((1 + 2 b) L) of momentum b; for any b where it is open."""
@@ -597,12 +590,7 @@ WINDOW = 10  # released gradients that are averaged before their norm is looked 
 
 
 def flattest(points: list[Array], slopes: list[Array]) -> Array:
-    """The middle point of the window over which the mean of the released slopes is smallest. Post-processing.
-
-    Args:
-        points: where the slopes were taken.
-        slopes: released gradients, that of a smooth penalty included.
-    """
+    """The middle point of the window over which the mean of the released slopes is smallest. Post-processing."""
     width = min(WINDOW, len(points))
     stacked = np.stack([np.asarray(slope, np.float64).ravel() for slope in slopes])
     sums = np.concatenate([np.zeros((1, stacked.shape[1])), np.cumsum(stacked, axis=0)])
