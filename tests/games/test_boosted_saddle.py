@@ -65,7 +65,7 @@ def test_linear_players_need_no_answers_and_leave_more_units_to_the_runs():
     ],
 )
 def test_payoffs_are_clipped_to_half_their_range(game, clip):
-    assert (None).default_payoff_clip(Task(game, Public(n=100, d=4), BUDGET)) == pytest.approx(clip)
+    assert BoostedSaddle().default_payoff_clip(Task(game, Public(n=100, d=4), BUDGET)) == pytest.approx(clip)
 
 
 def test_the_choice_has_the_reference_probabilities():
