@@ -9,8 +9,8 @@ A run is made in a child process that inherits nothing but the path, the home an
 * Numba compiles for a Haswell. Its kernels sum over fixed lanes, on any number of threads.
 * Terminal, time zone and language are fixed; no account of whoever runs it pays.
 
-What remains is the C library, whose elementary functions are those for processors with AVX2 and FMA, and the versions
-of the libraries that compute: they are kept beside the lines.
+What remains is the C library, whose elementary functions are those for processors with AVX2 and FMA, the maker of the
+processor, and the versions of the libraries that compute: the last two are kept beside the lines.
 """
 
 import os
@@ -94,10 +94,16 @@ def beyond_avx2() -> list[str]:
 
 
 def made_with() -> dict[str, str]:
-    """The versions of what computes: values are promised to the last bit for these alone."""
-    return {"python": ".".join(platform.python_version_tuple()[:2])} | {
-        name: metadata.version(name) for name in COMPUTING
-    }
+    """The maker of the processor and the versions of what computes: values are promised to the last bit for these."""
+    versions = {name: metadata.version(name) for name in COMPUTING}
+    return {"processor": _maker(), "python": ".".join(platform.python_version_tuple()[:2])} | versions
+
+
+def _maker() -> str:
+    """Who made the processor, as Linux names it."""
+    listed = Path("/proc/cpuinfo")
+    lines = listed.read_text(encoding="utf-8").splitlines() if listed.exists() else []
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("vendor_id")), "unknown")
 
 
 def obstacle() -> str | None:
