@@ -49,6 +49,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "a mistake": (("fit", "table.parquet", "--schema", "ill.json", "--epsilon", "2", *MODEL),),
 }
 CHANGING = (  # from run to run, or from version to version
+    (re.compile(r"^.*[━╸╺].*\n", re.MULTILINE), ""),  # how far it is, and for how long it has run
     (re.compile(r"\b\d[\d.,]* (s|ms|min|h)\b"), "<time>"),
     (re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?\S*"), "<date>"),
     (re.compile(r"\b[0-9a-f]{12,64}\b"), "<digest>"),
