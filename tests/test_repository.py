@@ -1,9 +1,12 @@
 """The checkout holds finished, portable files: no leftovers, no path of one machine, well-formed change fragments."""
 
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("src", "tests", "docs", "benchmarks", "changelog.d", ".ci")
@@ -47,6 +50,17 @@ def test_every_change_fragment_names_its_kind() -> None:
     assert not [path.name for path in fragments if not re.fullmatch(r"[\w-]+\.(\w+)\.md", path.name)]
     assert {path.name.split(".")[-2] for path in fragments} <= KINDS
     assert not [path.name for path in fragments if not path.read_text(encoding="utf-8").strip().endswith(".")]
+
+
+def test_what_is_kept_is_text_in_a_folder_that_is_known() -> None:
+    """No compiled program, no cache, no build."""
+    asked = ["git", "-C", str(ROOT), "ls-files", "-z"]
+    listed = subprocess.run(asked, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a checkout of git")
+    names = [name for name in listed.stdout.split("\0") if name]
+    assert {name.split("/")[0] for name in names if "/" in name} == {*FOLDERS, "examples"}
+    assert not [name for name in names if (ROOT / name).is_file() and b"\0" in (ROOT / name).read_bytes()]
 
 
 def version() -> str:
