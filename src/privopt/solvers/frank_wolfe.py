@@ -343,12 +343,11 @@ def _towards(params: Array, chosen: list[Array], *, parts: tuple[Part, ...], rat
     return jnp.reshape(moved, params.shape)
 
 
-def parts(constraint: Constraint, parameters: int) -> tuple[Part, ...] | None:
+def parts_of_set(constraint: Constraint, parameters: int) -> tuple[Part, ...] | None:
     """The parts of a set of so many parameters; None if it has other parts than balls, simplexes and bounded boxes."""
-    blocks = constraint.parts if isinstance(constraint, Product) else ((constraint, parameters),)
     found: list[Part] = []
     start = 0
-    for block, size in blocks:
+    for block, size in _blocks(constraint, parameters):
         match block:
             case L1Ball(radius):
                 found.append(Part(start=start, size=size, signed=True, radius=radius))
@@ -372,13 +371,13 @@ def parts(constraint: Constraint, parameters: int) -> tuple[Part, ...] | None:
 
 def parts_of(problem: Problem, parameters: int) -> tuple[Part, ...]:
     """The parts of a problem's set; none for a polytope, which is one choice among its vertices."""
-    return parts(problem.constraint, parameters) or ()
+    return parts_of_set(problem.constraint, parameters) or ()
 
 
 def intervals(product: Product, params: Array) -> NDArray[np.bool_]:
     """Which parameters are an interval of their own, in their shape."""
     alone = np.zeros(params.size, np.bool_)
-    for part in parts(product, params.size) or ():
+    for part in parts_of_set(product, params.size) or ():
         alone[part.start] |= part.signed and part.size == 1
     return alone.reshape(params.shape)
 
@@ -396,12 +395,10 @@ def vertex_obstacle(problem: Problem, parameters: int) -> str | None:
         return mirror_geometry.not_smooth(problem)
     if isinstance(constraint, Polytope):
         size = len(constraint.vertices[0])
-        return (
-            None
-            if size == parameters
-            else f"its vertices have {size} entries, and there are {parameters} parameters"
-        )
-    found = parts(constraint, parameters)
+        if size == parameters:
+            return None
+        return f"its vertices have {size} entries, and there are {parameters} parameters"
+    found = parts_of_set(constraint, parameters)
     if found is None:
         return (
             "it moves between the vertices of an l1 ball, a simplex, a polytope, or a product of l1 balls, simplexes "
