@@ -20,7 +20,6 @@ from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.gaussian_test import GaussianTest
 from privopt.mechanisms.sparse_test import SparseTest
 from privopt.planning import descent_defaults, phases
-from privopt.planning import phases as phase_planning
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.plan import Finding
@@ -345,23 +344,22 @@ class PhasedGroupSGD(Solver):
 
     def _phases(self, curator: Curator) -> Iterator[tuple[Curator, Phase]]:
         public = curator.public
-        sizes = phase_planning.users_of(self, public.n)
+        sizes = phases.users_of(self, public.n)
         parts = [curator] * self.phases if self.reuse or not sizes else curator.blocks(sizes)
         groups, step_sizes = self.groups_of(public.n), self.phase_step_sizes()
-        phases = (Phase(*one) for one in zip(groups, step_sizes, self.means(public), strict=True))
-        yield from zip(parts, phases, strict=True)
+        planned = (Phase(*one) for one in zip(groups, step_sizes, self.means(public), strict=True))
+        yield from zip(parts, planned, strict=True)
 
     def _mean(self, radius: float, spread: float) -> PrivateMean:
         noise = Gaussian(self.mean_multiplier)
         fallback = radius if self.after_failure == "clip" else None
         if self.mode == "clip" and self.radius_quantile is not None:
-            steps = QUANTILE_STEPS
-            counts = Gaussian(self.noise_multiplier * math.sqrt(steps / QUANTILE_SHARE))
+            counts = Gaussian(self.noise_multiplier * math.sqrt(QUANTILE_STEPS / QUANTILE_SHARE))
             quantile = NormQuantile(
                 quantile=self.radius_quantile,
                 smallest=LEAST_RADIUS * radius,
                 largest=radius,
-                steps=steps,
+                steps=QUANTILE_STEPS,
                 noise=counts,
             )
             return QuantileMean(quantile=quantile, noise=noise)
@@ -452,9 +450,10 @@ class PhasedGroupSGD(Solver):
         if not instance.is_private:
             return True
         try:
-            self.stable_plan(instance) if self.mode != "stable-auto" else self.default_search_epsilon(
-                instance
-            )
+            if self.mode == "stable-auto":
+                self.default_search_epsilon(instance)
+            else:
+                self.stable_plan(instance)
         except BudgetTooSmall:
             return False
         return True

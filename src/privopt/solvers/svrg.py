@@ -90,25 +90,9 @@ def difference_multiplier(solver: "SVRG", budget: Budget, relation: Relation) ->
     """The smallest noise multiplier of the differences with which the whole run fits the budget."""
     if not budget.is_private:
         return 0.0
-    if sum(solver.epoch_lengths()) == 0:
+    if sum(solver.lengths()) == 0:
         return 1.0  # nothing is released with it
     return calibrate(lambda z: solver.with_(noise_multiplier=z).own_event(), budget, relation)
-
-
-def in_coordinates(coordinates: Coordinates) -> dict[str, float]:
-    """Clips and step size of whitened coordinates.
-
-    There a unit's gradient changes by up to its row's length more than the mean's, so differences are clipped at
-    `clip` times what the curvature allows; the mean loss is well conditioned, and momentum is not needed.
-    """
-    return {
-        "clip": coordinates.clip,
-        "curvature": coordinates.smoothness,
-        "difference_clip": max(1.0, coordinates.clip),
-        "step_size": 1.0 / (coordinates.smoothness + coordinates.ridge_smoothness),
-        "momentum": 0.0,
-        "tail": 1.0,
-    }
 
 
 # ---- One inner step of variance-reduced descent, and what it carries; arithmetic on releases ---------------
@@ -320,7 +304,7 @@ class SVRG(Solver):
             raise NotPriceable(
                 "Gaussian noise is never private at delta = 0: choose delta well below 1 / n, such as 1 / n**2."
             )
-        share = self.snapshot_share if sum(self.epoch_lengths()) else 1.0
+        share = self.snapshot_share if sum(self.lengths()) else 1.0
         growth = self.snapshot_growth if self.variant == "once" else 1.0
         total = math.fsum(count * growth**s for s, count in enumerate(counts))
         return tuple(
@@ -333,7 +317,7 @@ class SVRG(Solver):
         if self.falls_back(instance):
             return None
         tried = min(1.0, max(SMALLEST_RATE, SMALLEST_BATCH / instance.public.n))
-        if sum(self.epoch_lengths()) == 0 or not instance.is_private:
+        if sum(self.lengths()) == 0 or not instance.is_private:
             return tried
         relation = instance.public.relation
         while tried < 1.0:
@@ -354,8 +338,9 @@ class SVRG(Solver):
         return "svrg-plus-plus" if self.is_doubling() else self.name
 
     def lengths(self) -> tuple[int, ...]:
-        """Inner steps of every epoch."""
-        return self.epoch_lengths()
+        """Inner steps of every epoch: m each, or 2 m, 4 m, 8 m, ..."""
+        doubling = self.is_doubling()
+        return tuple(self.inner_steps * (2 ** (s + 1) if doubling else 1) for s in range(self.epochs))
 
     def event(self, public: Public) -> Event:
         """The snapshots, and the differences on sampled units."""
@@ -412,12 +397,52 @@ class SVRG(Solver):
         return self.gradient_limit(instance, momentum=self.momentum or 0.0)
 
     def forecast(self, instance: Instance) -> Forecast:
-        return self.own_forecast(instance)
+        """The excess that the last snapshot's noise leaves, and whether the stability test is passed."""
+        nu, largest = self.instability(instance), self.largest_instability()
+        if self.fallback is not None:
+            found = self.fallback.forecast(instance)
+            why = (
+                f"{self.title} would be unstable here, so gradient descent runs instead: with {self.inner_steps} inner "
+                f"steps and a snapshot share of {self.snapshot_share:.2g} the noise of the differences comes to nu = "
+                f"{nu:.3g}, and it must not exceed {largest:g}. More units or a larger epsilon would help."
+            )
+            return replace(found, notices=(why, *found.notices))
+        passes = descent_defaults.descent_setting(instance, clip=self.clip).steps
+        notices = [*descent_defaults.forecast(instance, steps=passes, clip=self.clip).notices]
+        if self.variant == "paper":
+            notices.append(
+                "variant='paper' releases a fresh gradient in every inner step: it reproduces the published algorithm, "
+                "at a correct price, and is less accurate than variant='once'."
+            )
+        if instance.ridge == 0:
+            notices.append(
+                "the penalty is not strongly convex in every coordinate: variance reduction loses its advantage there, "
+                "and gradient descent may do better."
+            )
+        if not self.is_stable(instance):
+            notices.append(
+                f"the stability test fails (nu = {nu:.3g}, at most {largest:g}): the noise of the differences may grow "
+                "without bound."
+            )
+        excess, meaning = self._predicted_excess(instance)
+        return Forecast(excess=excess, meaning=meaning, notices=tuple(notices))
 
     def in_coordinates(self, coordinates: Coordinates) -> Self:
+        """Clips and step size of whitened coordinates.
+
+        There a unit's gradient changes by up to its row's length more than the mean's, so differences are clipped at
+        `clip` times what the curvature allows; the mean loss is well conditioned, and momentum is not needed.
+        """
         if self.fallback is not None:
             return self.with_(fallback=self.fallback.in_coordinates(coordinates))
-        return self.with_(**in_coordinates(coordinates))
+        return self.with_(
+            clip=coordinates.clip,
+            curvature=coordinates.smoothness,
+            difference_clip=max(1.0, coordinates.clip),
+            step_size=1.0 / (coordinates.smoothness + coordinates.ridge_smoothness),
+            momentum=0.0,
+            tail=1.0,
+        )
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithms 1 and 2; see the class for where it differs."""
@@ -499,29 +524,24 @@ class SVRG(Solver):
             return LEAST_SHARE
         return 0.9 if self.is_plain(instance) else 0.8
 
-    def epoch_lengths(self) -> tuple[int, ...]:
-        """Inner steps of every epoch: m each, or 2 m, 4 m, 8 m, ..."""
-        doubling = self.is_doubling()
-        return tuple(self.inner_steps * (2 ** (s + 1) if doubling else 1) for s in range(self.epochs))
-
     def snapshot_counts(self) -> tuple[int, ...]:
         """How often each epoch releases its snapshot's gradient."""
-        lengths = self.epoch_lengths()
+        lengths = self.lengths()
         return lengths if self.variant == "paper" else (1,) * len(lengths)
 
     def own_event(self) -> Event:
-        """The snapshots, and the differences on sampled units."""
+        """What variance reduction itself releases, without the fallback."""
         noises = zip(self.snapshot_multipliers, self.snapshot_counts(), strict=True)
         events = [repeat(Gaussian(z).event(), count) for z, count in noises if count]
-        steps = sum(self.epoch_lengths())
+        steps = sum(self.lengths())
         if steps:
             difference = sampling_of(self.rate).event(Gaussian(self.noise_multiplier).event())
             events.append(repeat(difference, steps))
         return sequence(events)
 
     def instability(self, instance: Instance) -> float:
-        """nu, see above; 0 with the noise off or without inner steps."""
-        lengths = self.epoch_lengths()
+        """nu, see the comment above the class; 0 with the noise off or without inner steps."""
+        lengths = self.lengths()
         if not instance.is_private or sum(lengths) == 0:
             return 0.0
         if instance.mu == 0 or self.snapshot_share >= 1:
@@ -545,37 +565,6 @@ class SVRG(Solver):
     def falls_back(self, instance: Instance) -> bool:
         """Whether gradient descent runs instead."""
         return self.fall_back and not self.is_stable(instance)
-
-    def own_forecast(self, instance: Instance) -> Forecast:
-        """The excess that the last snapshot's noise leaves, and whether the stability test is passed."""
-        nu, largest = self.instability(instance), self.largest_instability()
-        if self.fallback is not None:
-            found = self.fallback.forecast(instance)
-            why = (
-                f"{self.title} would be unstable here, so gradient descent runs instead: with {self.inner_steps} inner "
-                f"steps and a snapshot share of {self.snapshot_share:.2g} the noise of the differences comes to nu = "
-                f"{nu:.3g}, and it must not exceed {largest:g}. More units or a larger epsilon would help."
-            )
-            return replace(found, notices=(why, *found.notices))
-        passes = descent_defaults.descent_setting(instance, clip=self.clip).steps
-        notices = [*descent_defaults.forecast(instance, steps=passes, clip=self.clip).notices]
-        if self.variant == "paper":
-            notices.append(
-                "variant='paper' releases a fresh gradient in every inner step: it reproduces the published algorithm, "
-                "at a correct price, and is less accurate than variant='once'."
-            )
-        if instance.ridge == 0:
-            notices.append(
-                "the penalty is not strongly convex in every coordinate: variance reduction loses its advantage there, "
-                "and gradient descent may do better."
-            )
-        if not self.is_stable(instance):
-            notices.append(
-                f"the stability test fails (nu = {nu:.3g}, at most {largest:g}): the noise of the differences may grow "
-                "without bound."
-            )
-        excess, meaning = self._predicted_excess(instance)
-        return Forecast(excess=excess, meaning=meaning, notices=tuple(notices))
 
     def _predicted_excess(self, instance: Instance) -> tuple[float | None, str]:
         """The excess that the last snapshot's noise leaves, at most: 0.5 s^2 p / (lam f share_last)."""

@@ -32,7 +32,7 @@ from privopt.solvers.vertex_solver import VertexSolver
 
 # ---- Defaults and forecast of vertex-anytime ---------------------------------------------------------------
 # Steps come from the preset of Frank-Wolfe, T_FW of `vertex_methods`: twice as many with all units at every step,
-# between 10 and 60 in one pass. The bound is Theorem B of `solvers.vertex_anytime` with its regret worked out. It takes
+# between 10 and 60 in one pass. The bound is Theorem B of `VertexAnytime` with its regret worked out. It takes
 # every gradient for as harmful as it can be, and temperatures are higher than would make it least, so that it seldom
 # says more than the start does; what is predicted is what was typical. Utility only.
 FEWEST_OF_ONE_PASS, MOST_OF_ONE_PASS = 10, 60

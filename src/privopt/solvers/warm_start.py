@@ -32,8 +32,7 @@ from privopt.solvers.base import Solver
 from privopt.solvers.fields import derived, number
 from privopt.solvers.o2nc import O2NC
 
-# ------------------------------------------------------------------------------------------------------------
-# How a budget is split around a private choice of the start, and the candidates that are chosen among.
+# ---- How a budget is split around a private choice of the start, and the candidates to choose among --------
 #     N points of a scrambled Sobol sequence in the box start +- reach,  N = 1024
 #     rho of the choice = e^2 / 8 = share * mu^2 / 2,  share = 0.2
 #
@@ -66,8 +65,8 @@ def candidates(centre: NDArray[np.float64], reach: float, count: int, seed: int)
         count: how many, at least 1.
         seed: public randomness of the scrambling.
     """
-    sequence = qmc.Sobol(len(centre), scramble=True, rng=np.random.default_rng(seed))
-    spread = sequence.random_base2(max(0, math.ceil(math.log2(count))))[:count]
+    sobol = qmc.Sobol(len(centre), scramble=True, rng=np.random.default_rng(seed))
+    spread = sobol.random_base2(max(0, math.ceil(math.log2(count))))[:count]
     points = centre + reach * (2.0 * spread - 1.0)
     points[0] = centre
     return points

@@ -65,20 +65,6 @@ def restricted(constraint: Constraint, selected: int, kept: int) -> Constraint:
     return found[0]
 
 
-def obstacle(problem: Problem, public: Public) -> str | None:
-    """An l1 ball, perhaps with an intercept beside it, and no penalty."""
-    found = worst_group_descent.group_obstacle(problem, public)
-    if found is not None:
-        return found
-    if ball_of(problem.constraint) is None:
-        return (
-            "its first stage moves between vertices of an l1 ball: use L1Ball(radius), or Product with a box"
-        )
-    if not isinstance(problem.regulariser, NoRegulariser):
-        return "there is a penalty beside the l1 ball"
-    return None
-
-
 def _slope(instance: Instance) -> float:
     slope = worst_group_descent.grouped(instance.problem).lipschitz
     return slope if math.isfinite(slope) else 1.0
@@ -156,8 +142,15 @@ class WorstGroupTwoStage(Solver):
             )
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
-        """An l1 ball and no penalty."""
-        return obstacle(problem, public)
+        """An l1 ball, perhaps with an intercept beside it, and no penalty."""
+        found = worst_group_descent.group_obstacle(problem, public)
+        if found is not None:
+            return found
+        if ball_of(problem.constraint) is None:
+            return "its first stage moves between vertices of an l1 ball: use L1Ball(radius), or Product with a box"
+        if not isinstance(problem.regulariser, NoRegulariser):
+            return "there is a penalty beside the l1 ball"
+        return None
 
     def forecast(self, instance: Instance) -> Forecast:
         """The notices of the second stage."""
