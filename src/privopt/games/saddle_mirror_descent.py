@@ -35,9 +35,7 @@ from privopt.public import Public
 from privopt.result import Outcome
 from privopt.solvers.fields import choice, derived, number
 
-# ------------------------------------------------------------------------------------------------------------
-# Schedules, defaults and forecast of mirror descent by sampled vertices. Utility only: the ledger states
-# the price.
+# ---- Schedules, defaults and forecast of mirror descent by sampled vertices. Utility only ------------------
 MOST_STEPS = 600
 
 
@@ -216,7 +214,6 @@ class SaddleMirrorDescent(RoundSolver):
                     for who in wanted
                 }
             )
-
         return moved._within(task, wanted, frozenset[Who]())
 
     def price(self, task: Task[Game]) -> float:
@@ -388,7 +385,7 @@ class SaddleMirrorDescent(RoundSolver):
     def best(self, task: Task[Game]) -> tuple[int, int]:
         """The steps and draws with the least bound."""
         if not movers(task.problem):
-            return (2, 1)
+            return 2, 1
         return min(
             self._candidates(task),
             key=lambda pair: self.bound(task, *pair, self.steps_of(task, *pair)),

@@ -340,7 +340,7 @@ class UserFederatedAveraging(Solver):
         )
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
-        """Rounds of local passes, counts and a mean, spec section 4.2."""
+        """Rounds of local passes, counts and a mean."""
         state = FederatedState(params=start, average=start, finite=jnp.asarray(True))
         clip, centre, fallen = self.longest, jnp.zeros(start.size), 0
         for turn, ratio in enumerate(mixing_ratios(self.returns, self.rounds)):

@@ -121,9 +121,8 @@ def row_products(factors: Sequence[Matrix], weights: NDArray[np.float64]) -> Mat
 as_leaves(ProductMixture, "weights", "shares")
 
 
-# ------------------------------------------------------------------------------------------------------------
-# A mixture of products fitted to released marginals: weighted least squares by Adam, from where the last
-# fit ended.
+# ---- A mixture of products fitted to released marginals: weighted least squares by Adam --------------------
+# Each fit begins where the last one ended.
 MEMORY, SQUARE_MEMORY = 0.9, 0.99  # of Adam's averages of gradients and of their squares
 FLOOR = 0.02  # weight of the uniform column in the logits that a fit starts from
 SPREAD = 0.2  # standard deviation of the first logits, so that products can part
@@ -421,7 +420,7 @@ class AdaptiveMarginals(Synthesizer):
 
     def event(self, public: Public) -> Event:
         """The columns, then choices and measurements."""
-        starts = [self.gaussian(share).event() for share in self._starts(public.levels)]
+        starts = [self.gaussian(share).event() for share in self.start_shares(public.levels)]
         if self.chosen == 0:
             return EventSequence(tuple(starts))
         choosing, measuring = self.choice_shares()
@@ -479,7 +478,7 @@ class AdaptiveMarginals(Synthesizer):
         """Columns, then rounds of choices, measurements and fits."""
         held = asked(workload)
         mean = curator.hold_mean(MarginalMeans(workload=held))
-        starts = [self.gaussian(share) for share in self._starts(workload.levels)]
+        starts = [self.gaussian(share) for share in self.start_shares(workload.levels)]
         columns = [curator.release(HeldMarginal(mean=mean, place=i), noise) for i, noise in enumerate(starts)]
         released = [np.asarray(column, np.float64) for column in columns]
         total = total_weight(released, [_noise(mean, i, starts[i]) for i in range(len(starts))])
@@ -499,9 +498,6 @@ class AdaptiveMarginals(Synthesizer):
                 measured[place] = measured[place].joined(one) if place in measured else one
             logits = self._fit(logits, held, measured)
         return Outcome(logits.model(workload.levels), Status.FINISHED)
-
-    def _starts(self, levels: Sequence[int]) -> tuple[float, ...]:
-        return self.start_shares(tuple(levels))
 
     def _choose(
         self, curator: Curator, mean: HiddenMean, held: Workload, logits: Logits, total: float
@@ -531,7 +527,7 @@ class AdaptiveMarginals(Synthesizer):
     def _fit(self, logits: Logits, held: Workload, measured: dict[int, Measured]) -> Logits:
         return MixtureFit(steps=self.steps).fit(logits, held.levels, list(measured.values()))
 
-    def start_shares(self, levels: tuple[int, ...]) -> tuple[float, ...]:
+    def start_shares(self, levels: Sequence[int]) -> tuple[float, ...]:
         """Each column's part of the budget: a column of d cells gets d^(2/3), which makes the summed errors least."""
         sizes = [level**SIZE_POWER for level in levels]
         return tuple(self.start_share * size / math.fsum(sizes) for size in sizes)
