@@ -31,13 +31,7 @@ from privopt.result import Outcome
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import choice, derived, number, optional
 from privopt.solvers.friendly_means import PaperOutlierMean
-from privopt.solvers.held_means import (
-    ClippedMean,
-    MeanRelease,
-    PrivateMean,
-    StableMean,
-    StableMeanAuto,
-)
+from privopt.solvers.held_means import ClippedMean, MeanRelease, PrivateMean, StableMean, StableMeanAuto
 from privopt.solvers.norm_quantile import NormQuantile
 from privopt.status import Status
 

@@ -321,9 +321,8 @@ def _step(
     ratio = 2.0 / (count + 1.0)  # weights t + 1
     gradient = state.gradient + ratio * (y - state.gradient)
     point = state.point + ratio * (at - state.point)
-    variance = (
-        frame.noise**2 * (4.0 * count + 2.0) / (3.0 * count * (count + 1.0))
-    )  # sum (t+1)^2 over (sum t+1)^2
+    # Of the weighted mean: sum (t + 1)^2 over (sum t + 1)^2.
+    variance = frame.noise**2 * (4.0 * count + 2.0) / (3.0 * count * (count + 1.0))
     found = evidence(frame.curvature * point - gradient, variance, frame.curvature, frame.shapes)
     rho = ridge_of(found.gain, variance, frame.curvature)
     curvature = mean_curvature(frame.axes.T @ there, frame)

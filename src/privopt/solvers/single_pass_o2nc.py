@@ -45,13 +45,7 @@ from privopt.public import Public
 from privopt.result import Outcome, ending
 from privopt.solvers.fields import choice, derived, number, optional
 from privopt.solvers.gradient_estimates import Estimates
-from privopt.solvers.online_to_nonconvex import (
-    opened,
-    public_numbers,
-    result,
-    schedule,
-    take_penalised_step,
-)
+from privopt.solvers.online_to_nonconvex import opened, public_numbers, result, schedule, take_penalised_step
 from privopt.solvers.stepwise import StepwiseSolver
 
 # ---- Defaults, batches, correlated noise and forecast of single-pass O2NC ----------------------------------

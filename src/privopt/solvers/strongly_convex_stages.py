@@ -28,8 +28,7 @@ from privopt.solvers.fields import choice, derived, number
 from privopt.solvers.gradient_descent import GradientDescent
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Stages of a strongly convex problem: how many, on whom, and within which distance of the last answer.
+# ---- Stages of a strongly convex problem: how many, on whom, and within which distance of the last answer --
 # From within R_s of the optimum a convex method ends with an error of about E_s = c L R_s alpha(n_s),
 #
 #     alpha(n) = 1 / sqrt(n m) + sqrt(p) / (n sqrt(m) mu),

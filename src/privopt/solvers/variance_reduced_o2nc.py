@@ -32,13 +32,7 @@ from privopt.public import Public
 from privopt.result import Outcome, ending
 from privopt.solvers.fields import choice, derived, number, optional
 from privopt.solvers.gradient_estimates import Estimates
-from privopt.solvers.online_to_nonconvex import (
-    opened,
-    public_numbers,
-    result,
-    schedule,
-    take_penalised_step,
-)
+from privopt.solvers.online_to_nonconvex import opened, public_numbers, result, schedule, take_penalised_step
 from privopt.solvers.stepwise import StepwiseSolver
 
 # ---- Defaults, budget and forecast of multi-pass O2NC with variance reduction ------------------------------

@@ -517,9 +517,8 @@ def at_level(curator: Curator, loss: Quantile, params: Array, constant: int, *, 
     """
     found = np.nan_to_num(np.asarray(params, np.float64))
     longest = curator.public.row_bound * max(float(np.linalg.norm(found)), 1e-3)
-    thin = (
-        quantile_level.THIN / longest
-    )  # the first column, a prediction times this, adds nothing to a length of 1
+    # The first column, a prediction times this, adds nothing to a length of 1.
+    thin = quantile_level.THIN / longest
     basis = np.zeros((len(found), 2))
     basis[:, 0], basis[constant, 1] = thin * found, 1.0
     corner = Quantile(loss.level)

@@ -232,10 +232,9 @@ class WorstGroupTwoStage(Solver):
         curator.announce("selected columns")
         view = curator.view(matrix, min(curator.public.row_bound, self._longest(len(kept))))
         posed = Problem(loss, constraint=restricted(problem.constraint, selected, len(kept)))
+        # The clip was planned for the most columns that there can be.
         share = math.sqrt(len(kept) / min(self.selection_steps + 1, curator.public.d))
-        inner = self.inner.with_(
-            clip=self.inner.clip * share
-        )  # planned for the most columns that there can be
+        inner = self.inner.with_(clip=self.inner.clip * share)
         outcome = inner.run_with(view, posed, jnp.zeros(len(kept)), shares)
         return outcome._replace(params=jnp.asarray(matrix) @ outcome.params)
 
