@@ -180,7 +180,7 @@ class SinglePassO2NC(StepwiseSolver):
         """S: 4, or 1 where a change can be no shorter than a gradient."""
         if not self.variance_reduction:
             return 1
-        return PERIOD if self.longest_change(instance.parameters) < 1.0 else 1
+        return PERIOD if self._longest_change(instance.parameters) < 1.0 else 1
 
     def check(self) -> None:
         """A period of several steps is variance reduction."""
@@ -240,7 +240,7 @@ class SinglePassO2NC(StepwiseSolver):
 
     def stream(self, n: int, parameters: int) -> PrefixSum:
         """The noise of all periods, one after the other."""
-        strategy = self.run_strategy(n, parameters)
+        strategy = self._run_strategy(n, parameters)
         return PrefixSum(strategy=strategy, noise_multiplier=self.noise_multiplier)
 
     def plan(self, instance: Instance) -> Plan:
@@ -334,7 +334,7 @@ class SinglePassO2NC(StepwiseSolver):
             )
         return [later_size if t % period else first_size for t in range(total)]
 
-    def longest_change(self, parameters: int) -> float:
+    def _longest_change(self, parameters: int) -> float:
         """c over C: how long a unit's change can be over the longest step, in clips."""
         window = whole_blocks(self.steps, self.window)[1]
         furthest = longest_move([step_length(a, window) for a in o2nc.radii(self)], self.places)
@@ -354,7 +354,7 @@ class SinglePassO2NC(StepwiseSolver):
         if length == 1:
             return np.ones(1)
         sizes = self.batches(n)
-        ratio = self.longest_change(parameters) * sizes[0] / sizes[1]
+        ratio = self._longest_change(parameters) * sizes[0] / sizes[1]
         return np.append(1.0, np.full(length - 1, max(ratio, 1e-6)))
 
     def period_strategy(self, n: int, parameters: int, length: int) -> Strategy:
@@ -364,7 +364,7 @@ class SinglePassO2NC(StepwiseSolver):
         later = [square_root_toeplitz(length - 1, unit_columns=True)] if length > 1 else []
         return block_diagonal(independent(1), *later)
 
-    def run_strategy(self, n: int, parameters: int) -> Strategy:
+    def _run_strategy(self, n: int, parameters: int) -> Strategy:
         """C of the whole run, a period after the other; the last one may be shorter."""
         total = self.rounds
         lengths = [min(self.period, total - start) for start in range(0, total, self.period)]

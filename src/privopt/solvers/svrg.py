@@ -244,13 +244,13 @@ class SVRG(Solver):
 
     def default_epochs(self, instance: Instance) -> int:
         """E."""
-        if self.is_doubling():
+        if self._is_doubling():
             return DOUBLING_EPOCHS if instance.is_private else DOUBLING_NOISELESS_EPOCHS
         return EPOCHS if instance.is_private else NOISELESS_EPOCHS
 
     def default_snapshot_growth(self, instance: Instance) -> float:
         del instance
-        return DOUBLING_GROWTH if self.is_doubling() else GROWTH
+        return DOUBLING_GROWTH if self._is_doubling() else GROWTH
 
     def default_clip(self, instance: Instance) -> float:
         return descent_defaults.default_clip(instance)
@@ -264,7 +264,7 @@ class SVRG(Solver):
     def default_step_size(self, instance: Instance) -> float:
         """eta."""
         smoothness = descent_defaults.smoothness(instance) + instance.penalty_smoothness
-        if self.is_doubling():
+        if self._is_doubling():
             return MOMENTUM_STEP / smoothness
         step = 1.0 / smoothness
         return step if self.is_plain(instance) else MOMENTUM_STEP * step
@@ -277,17 +277,17 @@ class SVRG(Solver):
 
     def default_inner_steps(self, instance: Instance) -> int:
         """m, lowered by the factor by which nu is too large (nu is proportional to it)."""
-        most, fewest = self.most_inner_steps(instance), FEWEST_STEPS
-        if self.is_doubling():
+        most, fewest = self._most_inner_steps(instance), FEWEST_STEPS
+        if self._is_doubling():
             fewest = DOUBLING_FEWEST_STEPS
         share = self.snapshot_share if self.is_set("snapshot_share") else self.largest_share(instance)
-        too_large = self.with_(inner_steps=most, snapshot_share=share).strain(instance)
+        too_large = self.with_(inner_steps=most, snapshot_share=share)._strain(instance)
         return min(most, max(fewest, math.floor(most / too_large))) if too_large > 1 else most
 
     def default_snapshot_share(self, instance: Instance) -> float:
         """f, lowered as far as nu asks (nu^2 is proportional to 1 / (1 - f)), at most to one half."""
         share = self.largest_share(instance)
-        too_large = self.with_(snapshot_share=share).strain(instance)
+        too_large = self.with_(snapshot_share=share)._strain(instance)
         return min(share, max(LEAST_SHARE, 1.0 - (1.0 - share) * too_large**2)) if too_large > 1 else share
 
     def default_curvature(self, instance: Instance) -> float:
@@ -295,8 +295,8 @@ class SVRG(Solver):
 
     def default_snapshot_multipliers(self, instance: Instance) -> tuple[float, ...] | None:
         """z0: a fraction f of mu^2 together, growing by gamma an epoch; None where the solver falls back."""
-        counts = self.snapshot_counts()
-        if self.falls_back(instance):
+        counts = self._snapshot_counts()
+        if self._falls_back(instance):
             return None
         if not instance.is_private:
             return (0.0,) * len(counts)
@@ -314,7 +314,7 @@ class SVRG(Solver):
 
     def default_rate(self, instance: Instance) -> float | None:
         """The smallest of a few rates at which sampling still amplifies well; None where the solver falls back."""
-        if self.falls_back(instance):
+        if self._falls_back(instance):
             return None
         tried = min(1.0, max(SMALLEST_RATE, SMALLEST_BATCH / instance.public.n))
         if sum(self.lengths()) == 0 or not instance.is_private:
@@ -335,11 +335,11 @@ class SVRG(Solver):
     @property
     def title(self) -> str:
         """The name, or that of its form with epochs that double."""
-        return "svrg-plus-plus" if self.is_doubling() else self.name
+        return "svrg-plus-plus" if self._is_doubling() else self.name
 
     def lengths(self) -> tuple[int, ...]:
         """Inner steps of every epoch: m each, or 2 m, 4 m, 8 m, ..."""
-        doubling = self.is_doubling()
+        doubling = self._is_doubling()
         return tuple(self.inner_steps * (2 ** (s + 1) if doubling else 1) for s in range(self.epochs))
 
     def event(self, public: Public) -> Event:
@@ -350,20 +350,20 @@ class SVRG(Solver):
         """One an epoch and one an inner step (two in the paper's variant)."""
         if self.fallback is not None:
             return self.fallback.releases()
-        return sum(self.snapshot_counts()) + sum(self.lengths())
+        return sum(self._snapshot_counts()) + sum(self.lengths())
 
     def passes(self) -> float:
         """One for each snapshot; an inner step takes gradients at two points of a fraction `rate` of the units."""
         if self.fallback is not None:
             return self.fallback.passes()
-        return sum(self.snapshot_counts()) + 2.0 * self.rate * sum(self.lengths())
+        return sum(self._snapshot_counts()) + 2.0 * self.rate * sum(self.lengths())
 
     def filled(self, instance: Instance) -> Self:
         """The defaults, and gradient descent where it would be unstable with them."""
         if self.fallback is not None:
             return self.with_(fallback=self.fallback.filled(instance))
         solver = super().filled(instance)
-        if not solver.falls_back(instance):
+        if not solver._falls_back(instance):
             return solver
         step_size = self.step_size if self.is_set("curvature") else None
         return solver.with_(
@@ -398,7 +398,7 @@ class SVRG(Solver):
 
     def forecast(self, instance: Instance) -> Forecast:
         """The excess that the last snapshot's noise leaves, and whether the stability test is passed."""
-        nu, largest = self.instability(instance), self.largest_instability()
+        nu, largest = self.instability(instance), self._largest_instability()
         if self.fallback is not None:
             found = self.fallback.forecast(instance)
             why = (
@@ -419,7 +419,7 @@ class SVRG(Solver):
                 "the penalty is not strongly convex in every coordinate: variance reduction loses its advantage there, "
                 "and gradient descent may do better."
             )
-        if not self.is_stable(instance):
+        if not self._is_stable(instance):
             notices.append(
                 f"the stability test fails (nu = {nu:.3g}, at most {largest:g}): the noise of the differences may grow "
                 "without bound."
@@ -491,7 +491,7 @@ class SVRG(Solver):
     def _opened(self, state: SVRGState, previous: SVRGState, length: int) -> SVRGState:
         """The state at the first inner step of an epoch."""
         descent = state.descent
-        if not self.is_doubling():
+        if not self._is_doubling():
             descent = descent._replace(params=state.anchor)
         if self.barzilai_borwein and self.variant == "once":
             state = state._replace(step_size=barzilai_borwein(state, previous, self.step_size))
@@ -500,18 +500,18 @@ class SVRG(Solver):
             tail_start=jnp.asarray(length - math.ceil(self.tail * length), jnp.float64),
         )
 
-    def is_doubling(self) -> bool:
+    def _is_doubling(self) -> bool:
         """Whether epochs double in length."""
         return self.schedule == "doubling"
 
     def is_plain(self, instance: Instance) -> bool:
         """Whether it needs no momentum: well conditioned, as whitened coordinates are (only they give it)."""
         well = self.is_set("curvature") or condition_number(instance) <= WELL_CONDITIONED
-        return well and not self.is_doubling()
+        return well and not self._is_doubling()
 
-    def most_inner_steps(self, instance: Instance) -> int:
+    def _most_inner_steps(self, instance: Instance) -> int:
         """m, if it is stable."""
-        if self.is_doubling():
+        if self._is_doubling():
             return DOUBLING_STEPS
         kappa = 1.0 if self.is_set("curvature") else condition_number(instance)
         if kappa <= WELL_CONDITIONED:
@@ -520,18 +520,18 @@ class SVRG(Solver):
 
     def largest_share(self, instance: Instance) -> float:
         """f, if it is stable."""
-        if self.is_doubling():
+        if self._is_doubling():
             return LEAST_SHARE
         return 0.9 if self.is_plain(instance) else 0.8
 
-    def snapshot_counts(self) -> tuple[int, ...]:
+    def _snapshot_counts(self) -> tuple[int, ...]:
         """How often each epoch releases its snapshot's gradient."""
         lengths = self.lengths()
         return lengths if self.variant == "paper" else (1,) * len(lengths)
 
     def own_event(self) -> Event:
         """What variance reduction itself releases, without the fallback."""
-        noises = zip(self.snapshot_multipliers, self.snapshot_counts(), strict=True)
+        noises = zip(self.snapshot_multipliers, self._snapshot_counts(), strict=True)
         events = [repeat(Gaussian(z).event(), count) for z, count in noises if count]
         steps = sum(self.lengths())
         if steps:
@@ -550,21 +550,21 @@ class SVRG(Solver):
         public = instance.public
         return self.difference_clip * public.relation.factor * spread / (public.n * instance.mu)
 
-    def largest_instability(self) -> float:
+    def _largest_instability(self) -> float:
         """The largest nu that is run."""
         return NU_PLAIN if self.momentum == 0 else NU_MOMENTUM
 
-    def strain(self, instance: Instance) -> float:
+    def _strain(self, instance: Instance) -> float:
         """nu over the largest that is run."""
-        return self.instability(instance) / self.largest_instability()
+        return self.instability(instance) / self._largest_instability()
 
-    def is_stable(self, instance: Instance) -> bool:
+    def _is_stable(self, instance: Instance) -> bool:
         """Whether the differences' noise stays small against the distance it is proportional to."""
-        return self.instability(instance) <= self.largest_instability() * (1 + 1e-9)
+        return self.instability(instance) <= self._largest_instability() * (1 + 1e-9)
 
-    def falls_back(self, instance: Instance) -> bool:
+    def _falls_back(self, instance: Instance) -> bool:
         """Whether gradient descent runs instead."""
-        return self.fall_back and not self.is_stable(instance)
+        return self.fall_back and not self._is_stable(instance)
 
     def _predicted_excess(self, instance: Instance) -> tuple[float | None, str]:
         """The excess that the last snapshot's noise leaves, at most: 0.5 s^2 p / (lam f share_last)."""

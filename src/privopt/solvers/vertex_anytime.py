@@ -202,7 +202,7 @@ class VertexAnytime(VertexSolver):
                 stream.ask("add", slopes, on=sources[t])
         return Outcome(params, Status.FINISHED)
 
-    def inverse_temperature(self, instance: Instance, rho: float, draws: int) -> float:
+    def _inverse_temperature(self, instance: Instance, rho: float, draws: int) -> float:
         """s of beta_t = s sqrt(t), in one over the unit of slopes.
 
         Args:
@@ -220,7 +220,7 @@ class VertexAnytime(VertexSolver):
         rough = 16.0 * vertex_methods.curvature(self, instance) / (draws * max(self.steps, 1))
         if self.steps < 2 or math.isinf(rho):
             return rough
-        s = self.inverse_temperature(instance, rho, draws)
+        s = self._inverse_temperature(instance, rho, draws)
         regret = vertex_methods.log_count(self.vertices.count) / s
         regret += REGRET * s * vertex_methods.half_range(self) ** 2
         return regret / math.sqrt(self.steps) + rough

@@ -173,7 +173,7 @@ class WarmStart(Solver):
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """At most four parameters, a range of values, and what the inner solver asks for."""
         parameters = int(np.prod(problem.parameter_shape(public)))
-        return self.box_obstacle(problem, parameters) or self.inner.obstacle(problem, public)
+        return self._box_obstacle(problem, parameters) or self.inner.obstacle(problem, public)
 
     def releases(self) -> int:
         """The choice and the inner solver's."""
@@ -208,7 +208,7 @@ class WarmStart(Solver):
         chosen = int(curator.release(values, self.choice))
         return self.inner.run(curator, problem, inside[chosen])
 
-    def box_obstacle(self, problem: Problem, parameters: int) -> str | None:
+    def _box_obstacle(self, problem: Problem, parameters: int) -> str | None:
         """Why there is no warm start, or None if there is one."""
         if parameters > MOST_PARAMETERS:
             return (
@@ -222,5 +222,5 @@ class WarmStart(Solver):
     def end(self, instance: Instance, which: str) -> float:
         """`low` or `high` of a black box, or as given."""
         loss = instance.problem.loss
-        assert isinstance(loss, BlackBox)  # `box_obstacle` has asked for the others
+        assert isinstance(loss, BlackBox)  # `_box_obstacle` has asked for the others
         return loss.low if which == "low" else loss.high

@@ -335,7 +335,7 @@ class WorstGroupDescent(Solver):
             return 0.0
         return player.each().noise_multiplier * one_loss(loss, public)
 
-    def loss_noise(self, instance: Instance) -> float:
+    def _rarest_loss_noise(self, instance: Instance) -> float:
         """The standard deviation of the rarest group's loss, averaged over the steps; 0 without shares or noise."""
         loss = grouped(instance.problem)
         if loss.shares is None or not self.group_share or not self.steps:
@@ -365,7 +365,7 @@ class WorstGroupDescent(Solver):
                 f"shares are released, for {100 * self.shares_share:.3g} % of the budget (of its rho); those below the "
                 f"floor {min(loss.floor, 1.0 / loss.groups):.3g} count less."
             )
-        noise = self.loss_noise(instance)
+        noise = self._rarest_loss_noise(instance)
         if noise > 0.1 * loss.cap and not self.draws:
             found.append(
                 f"the noise on the loss of the rarest group is about {noise:.2g}, over all steps: which group is worst "
