@@ -1,4 +1,4 @@
-"""Every solver by name, and the default choice."""
+"""Every solver by name, and the default choice; of a loss of the user's own it asks whether it looks convex."""
 
 import math
 from collections.abc import Callable, Iterator
