@@ -80,11 +80,6 @@ def balanced_groups(*, cost: float, spread: float, decay: float, dimensions: int
     return cost * spread * math.sqrt(2.0**decay * dimensions / (2.0 * rho))
 
 
-def stability_radius(zeta: float) -> float:
-    """How far two passes end from each other with probability 1 - zeta, over eta L sqrt(T)."""
-    return 4.0 + 8.0 * math.sqrt(2.0 * math.log(1.0 / zeta))
-
-
 def paper_groups(n: int, m: float, epsilon: float, delta: float) -> float:
     """100 log(20 n m e^eps / delta) / eps, as printed."""
     return 100.0 * (math.log(20.0 * n * m / delta) + epsilon) / epsilon
