@@ -288,9 +288,8 @@ class SideCurator(LocalCurator):
         mechanism, private_chances = request.mechanism, None
         if isinstance(mechanism, VertexStream) and request.name == "draw" and not mechanism.mixture:
             private_chances = mechanism.log_chances(state)
-        answer = super()._answer_stream(
-            request, state
-        )  # the stream moves on; what it answered is not looked at
+        # The stream moves on; what it answered is not looked at.
+        answer = super()._answer_stream(request, state)
         offer = Offer(
             name=request.label,
             what=repr(mechanism),
@@ -398,10 +397,9 @@ def in_lockstep(
     return meeting.observed
 
 
-# ------------------------------------------------------------------------------------------------------------
-# What a Gaussian release on a secret Poisson sample says, to somebody who knows which others were drawn. The record in
-# question is in the sample with the sampling rate, so the release is from a mixture on either side. To know the others
-# only helps the attacker, and the guarantee holds against that as well: units are drawn independently.
+# ---- What a Gaussian release on a secret Poisson sample says to somebody who knows who else was drawn ------
+# The record in question is in the sample with the sampling rate, so the release is from a mixture on either side. To
+# know the others only helps the attacker, and the guarantee holds against that as well: units are drawn independently.
 Values = NDArray[np.float64]
 _CELLS = 4000
 _REACH = 12.0  # standard deviations beyond the means: what is farther away is never drawn, which only lowers a bound

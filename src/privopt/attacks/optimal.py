@@ -26,14 +26,12 @@ from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.public import Relation
 
-ROUNDING = (
-    1e-6  # by which a move may exceed its sensitivity: that of the engine, which the sensitivity bounds
-)
+# By which a move may exceed its sensitivity: that of the engine, which the sensitivity bounds.
+ROUNDING = 1e-6
 PILOTS = 4
 WELL_STEERED = 16  # releases: transcripts of fewer are steered in coarse steps, and more of them are counted
-MOST_EPSILON = (
-    1e6  # noise of a larger one drowns in the rounding of what it is added to: its bits may then agree
-)
+# Noise of a larger one drowns in the rounding of what it is added to: its bits may then agree.
+MOST_EPSILON = 1e6
 UNSEEN = "its releases are not of a kind whose law is known here"
 
 

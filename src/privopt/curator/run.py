@@ -1,4 +1,7 @@
-"""One priced run: the ledger, the transcript and the noise that every release of it goes through."""
+"""One priced run: the ledger, the transcript and the noise that every release of it goes through.
+
+A run that was stopped goes on from its journal: see `Resumption`.
+"""
 
 import dataclasses
 import secrets
@@ -257,12 +260,10 @@ class Part:
 
 def _placed(public: Public) -> tuple[Any, ...]:
     """What is public about units and decides where they stand."""
-    return (public.n, public.relation, public.unit, public.records_per_unit)
+    return public.n, public.relation, public.unit, public.records_per_unit
 
 
-# ------------------------------------------------------------------------------------------------------------
-# How one run goes on from its journal: whether it may, whether it is the same run, and what was paid for
-# it.
+# ---- How a run goes on from its journal: whether it may, whether it is the same, what was paid for it ------
 _NOTHING = np.zeros(0)
 
 

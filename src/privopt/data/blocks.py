@@ -53,17 +53,16 @@ def block_assignment(
         stays in its block, which is all that a price of disjoint blocks supposes. A user who is replaced may stand
         elsewhere in the order, and move others by one position; so users are assigned by a law that is the same
         whatever their order is, and there is one assignment, as likely, for which every other user stays in the block
-        as well. Under add-or-remove-one each unit has
-        a draw of its own and joins a block with probability size / n, exactly (`data.participants`): adding a unit
-        moves no other. In a block of a block the units are those that earlier draws put there, so the same holds at
-        every depth.
+        as well. Under add-or-remove-one each unit has a draw of its own and joins a block with probability size / n,
+        exactly (`data.participants`): adding a unit moves no other. In a block of a block the units are those that
+        earlier draws put there, so the same holds at every depth.
 
         Both laws are drawn in two steps where there are more than `DEALT` units. By either, given how many of a hand of
         positions each block gets, all ways of giving them so many are equally likely, and hands are independent. So
-        the numbers are drawn first, exactly (`block_counts`), and who it is follows from a uniform order of the hand,
-        of which each block gets a slice. An order is drawn from a stream
-        of its own, ChaCha20 under 32 bytes of the secret stream, so that it can be drawn again: to whoever does not
-        have the key it is a uniform one, as all that is drawn from the secret stream is.
+        the numbers are drawn first, exactly (`joining`, `wanted`), and who it is follows from a uniform order of the
+        hand, of which each block gets a slice. An order is drawn from a stream of its own, ChaCha20 under 32 bytes of
+        the secret stream, so that it can be drawn again: to whoever does not have the key it is a uniform one, as all
+        that is drawn from the secret stream is.
     Raises:
         ValueError: a block of fewer than two units, or more units than there are; or units without a public order.
     """
@@ -148,9 +147,7 @@ def _shares_and_sizes(public: Public, sizes: int | Sequence[int]) -> tuple[list[
     return given, public.n, given
 
 
-# ------------------------------------------------------------------------------------------------------------
-# How many of each hand of positions the blocks of a cut get, drawn exactly and without a lot for each
-# position.
+# ---- How many of each hand of positions each block gets, drawn exactly, without a lot for each position ----
 _LOTS = 2**14  # positions up to which each has a lot of its own
 _ORDERED = 2**19  # positions up to which they are put in order
 _WORD = 64

@@ -2,7 +2,8 @@
 
 The type of an array or of a column is the caller's declaration and may be refused. A list and an array of Python
 objects declare none, so what one record holds must neither raise, nor warn, nor change how another record is read. Each
-of their cells is read by itself, and one that cannot be read counts as missing.
+of their cells is read by itself, and one that cannot be read counts as missing. A sparse matrix, whose cells are
+numbers but whose indices may be wrong, is checked here as well: see `checked_csr`.
 """
 
 import contextlib
@@ -471,8 +472,7 @@ def _unambiguous(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
     return {key: next(iter(codes)) for key, codes in found.items() if key and len(codes) == 1}
 
 
-# ------------------------------------------------------------------------------------------------------------
-# A sparse matrix as it must be before compiled code may read it: every index within its bounds, every entry once.
+# ---- A sparse matrix as it must be before compiled code may read it: indices in bounds, every entry once ---
 # SciPy's and our own compiled code follows `indptr` and `indices` without looking: a column beyond the last one reads
 # or writes other memory. SciPy checks some of this when a matrix is made, nothing when its arrays are changed
 # afterwards.

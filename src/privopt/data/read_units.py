@@ -34,9 +34,7 @@ from privopt.data.users import user_weights, within
 from privopt.errors import DataUnavailable
 from privopt.public import COLUMN_BYTES, Public, Relation, Weighting, of_users
 
-# ------------------------------------------------------------------------------------------------------------
-# Which records of a source each user keeps, from its keys, read once in blocks; few of them are in memory.
-# PRIVATE.
+# ---- Which records of a source each user keeps, from its keys, read once in blocks. PRIVATE ----------------
 CHANGED = (
     "the records that were read are not as many as there were when the table was opened: it has changed."
 )

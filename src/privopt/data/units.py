@@ -229,9 +229,9 @@ class Units:
             typical_records: public guess of the records of a user.
             noise: source of the secret choice of a user's records.
         Privacy:
-            A row depends on its own record alone and has one code in each column, see below; no record is absent
-            because of its values. Users are as in `from_arrays`. Queries that compute with the numbers in a row are
-            refused by such units: a code is the name of a cell.
+            A row depends on its own record alone and has one code in each column, see `store_codes`; no record is
+            absent because of its values. Users are as in `from_arrays`. Queries that compute with the numbers in a row
+            are refused by such units: a code is the name of a cell.
         Raises:
             TypeError, ValueError: shapes, types or keys are wrong; checked before any code is looked at.
         """
@@ -453,9 +453,7 @@ def _records(
     )
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Coded columns: one small integer a cell, the last one of a column for whatever is missing or undeclared.
-# PRIVATE.
+# ---- Coded columns: one small integer a cell, the last one for what is missing or undeclared. PRIVATE ------
 def check_codes(codes: Any, levels: tuple[int, ...]) -> NDArray[Any]:
     """The codes as a numeric matrix; a masked cell becomes NaN. Looks at type and shape only.
 

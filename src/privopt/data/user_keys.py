@@ -160,9 +160,8 @@ def _alike(private_cells: NDArray[Any]) -> Codes:
     """The codes of texts alone, or of integers alone."""
     private_codes = np.full(len(private_cells), -1, np.int64)
     private_known = private_cells != ""
-    if len(private_cells) and isinstance(
-        private_cells[0], str
-    ):  # pandas takes some texts for what they look like
+    # pandas takes some texts for what they look like
+    if len(private_cells) and isinstance(private_cells[0], str):
         position: dict[str, int] = {}
         private_codes[private_known] = [
             position.setdefault(text_key(private_cell), len(position))
@@ -320,8 +319,7 @@ def _time(private_time: Any) -> Hashable:
     return ("time", instant(private_time))
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Instants and spans as texts, the same for all that are equal, of whatever type, unit and zone. PRIVATE.
+# ---- Instants and spans as texts, the same for equal ones of whatever type, unit and zone. PRIVATE ---------
 _SECOND = 10**18  # attoseconds, the finest unit of NumPy
 _DAY = 86_400 * _SECOND
 _ATTOSECONDS = {"W": 7 * _DAY, "D": _DAY, "h": 3_600 * _SECOND, "m": 60 * _SECOND, "s": _SECOND} | {

@@ -318,8 +318,7 @@ if hasattr(os, "register_at_fork"):
 atexit.register(_forget_pools)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# The compiled pass for softmax: as `kernels.sum_records`, with K predictions and K coefficients a record.
+# ---- The compiled pass for softmax: as `kernels.sum_records`, with K predictions and slopes a record -------
 @compiled(FAST)
 def softmax_slopes(y: Any, m: int, s: Any) -> None:
     """Replace the predictions s[:, :m], one column a record, by softmax minus the indicator of the class y."""

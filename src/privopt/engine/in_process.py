@@ -20,24 +20,10 @@ from privopt.data.units import Units
 from privopt.engine import fast_path, local_passes
 from privopt.engine.carried_slopes import CarriedSlopes
 from privopt.engine.drawn_rows import DrawnRows, drawn_rows, held_rows
-from privopt.engine.general_path import (
-    block_coefficients,
-    block_length,
-    of_any_number,
-)
+from privopt.engine.general_path import block_coefficients, block_length, of_any_number
 from privopt.engine.loss_sums import loss_sum
-from privopt.engine.parts import (
-    Range,
-    ranges_of,
-    sum_over_parts,
-)
-from privopt.engine.reference import (
-    ReferenceEngine,
-    checked,
-    group_parts,
-    with_absent,
-    with_typed_leaves,
-)
+from privopt.engine.parts import Range, ranges_of, sum_over_parts
+from privopt.engine.reference import ReferenceEngine, checked, group_parts, with_absent, with_typed_leaves
 from privopt.engine.rounding import BLOCK_ROWS, BlockedSum
 from privopt.engine.second_moments import second_moment_sum, supports_second_moment
 from privopt.engine.user_gradients import gradient_and_count_sum, supports_gradient_and_count
@@ -352,9 +338,7 @@ def _padded(private_values: NDArray[Any], length: int) -> NDArray[Any]:
     return private_longer
 
 
-# ------------------------------------------------------------------------------------------------------------
-# The sum of a bilinear game's payoffs over units: products of blocks of rows in place of one matrix a
-# record.
+# ---- The sum of a bilinear game's payoffs: products of blocks of rows in place of one matrix a record ------
 _PRODUCT_ROWS = 1024  # rows of one product
 _PRODUCTS = 2048  # products that are added before their sum is set aside
 
@@ -417,9 +401,7 @@ def _shares(units: Units) -> NDArray[np.float64]:
     return private_present * np.repeat(units.private_weights / np.maximum(private_counts, 1), private_counts)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Sums of the groups' losses over records, from their predictions: no row is copied, and sparse ones stay
-# sparse.
+# ---- Sums of the groups' losses, from the records' predictions: no row is copied, sparse ones stay sparse --
 GroupSum = GroupLosses | GroupLossScores
 
 

@@ -270,9 +270,7 @@ def reporting(solver: Solver, share: float) -> Solver:
     raise ValueError(f"{solver.title} reports no losses of groups: use report_groups=0.")
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Groups of the records of a table in files: the columns that say them, and targets that say label and
-# group.
+# ---- Groups of the records of a table in files: the columns that say them, targets of label and group ------
 Codes = NDArray[np.int64]
 
 

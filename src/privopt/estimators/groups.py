@@ -1,4 +1,4 @@
-"""What a classifier for the worst group is told of groups in public, and the targets that say label and group."""
+"""The declared groups of a classifier, which of them a record is in, and targets that say label and group."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -148,10 +148,9 @@ def _selection(search: SearchPlan, sentence: str) -> Selection:
     return Selection(sentence=sentence, private=search.plan.budget.is_private)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# The transformers that a pipeline fitted on the records before the model, without noise and without a
-# budget.
-# They are known by their names, as the searches of `searched` are: to import them takes longer than a fit.
+# ---- The transformers that a pipeline fitted on the records before the model, without noise or a budget ----
+# They are known by their names, as the searches above are: to import them takes longer than a fit.
+
 # Of scikit-learn: the steps inside of one that holds several.
 _INNER: dict[str, Callable[[Any], list[tuple[str, Any]]]] = {
     "Pipeline": lambda step: list(step.steps),

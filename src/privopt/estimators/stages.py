@@ -277,9 +277,8 @@ class StagedPlan:
             if scales is None and count is None:
                 return None
             configured = chosen.configure(instance)
-            if not any(
-                leaf_counts(configured.event(public))
-            ):  # it gives back the start, and nothing is to be paid
+            # It gives back the start, and nothing is to be paid.
+            if not any(leaf_counts(configured.event(public))):
                 count = None
             if scales is None and count is None:
                 return None

@@ -336,9 +336,8 @@ class SyntheticData(NamedArguments, BaseEstimator):
             asked.budget,
             announced.event,
         )
-        if not _is_ours(
-            configured
-        ):  # it may not do what `_described` needs of it: seen before anything is paid
+        # Another may not do what `_described` needs of it: that is seen before anything is paid.
+        if not _is_ours(configured):
             rehearsal = tried(
                 lambda curator: configured.solve(curator, asked.workload),
                 asked.public,
@@ -405,9 +404,7 @@ def _error(result: Result) -> SyntheticError:
     )
 
 
-# ------------------------------------------------------------------------------------------------------------
-# What is said of a model of a table: its marginals beside the released ones, in tables, pictures and
-# sentences.
+# ---- What is said of a model: its marginals beside the released ones, in tables, pictures and sentences ----
 MOST_PICTURES, MOST_BARS = 4, 40
 MOST_NAMED = 12  # columns in a sentence
 

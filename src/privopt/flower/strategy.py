@@ -32,9 +32,8 @@ from privopt.solve_arguments import check_payment, posed_problem
 from privopt.solvers.base import Solver
 
 _POLL_SECONDS = 1.0
-MOST_NODES = (
-    2  # under add-or-remove-one, times n: what bounds of the rounding of sums suppose of a drawn block
-)
+# Under add-or-remove-one, times n: what bounds of the rounding of sums suppose of a drawn block.
+MOST_NODES = 2
 
 
 @dataclass
@@ -55,8 +54,8 @@ class UserStrategy(Strategy):
     """Minimise a mean loss over people, each of whom keeps their records on a node of their own.
 
     It runs the same solver as `privopt.minimize`, on a curator whose engine asks the nodes: with the same seed and one
-    person a node the releases are the same. The solver says how many rounds there are, and everything they
-    cost is paid before the first node is asked.
+    person a node the releases are the same. The solver says how many rounds there are, and everything they cost is paid
+    before the first node is asked.
 
     Args:
         problem: a loss, a `Problem`, or a function, as for `minimize`; `client_app` gets the same.

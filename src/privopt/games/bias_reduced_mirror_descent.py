@@ -193,7 +193,13 @@ class BiasReducedMirrorDescent(GameSolver):
 
     def schedule(self, public: Public) -> Schedule:
         """What a run does on such units."""
-        return self.schedule_of(public.n)
+        return schedule(
+            float(self.effort),
+            int(self.highest_level),
+            int(self.schedule_seed),
+            float(self.difference_clip),
+            public.n,
+        )
 
     def sampler(self, player: Player, public: Public) -> VertexSampler:
         """One player's draws of all steps; the last step's gradient is not used."""
@@ -338,16 +344,6 @@ class BiasReducedMirrorDescent(GameSolver):
             half_range=half_range,
         )
 
-    def schedule_of(self, n: int) -> Schedule:
-        """The schedule of a filled solver."""
-        return schedule(
-            float(self.effort),
-            int(self.highest_level),
-            int(self.schedule_seed),
-            float(self.difference_clip),
-            n,
-        )
-
     def too_few_units(self, n: int) -> str | None:
         """Why there are too few units for the schedule, or None; None too where it is not set yet."""
         if not (self.is_set("effort") and self.is_set("highest_level")):
@@ -382,12 +378,12 @@ class BiasReducedMirrorDescent(GameSolver):
         return 1.0 + min(clipped, smooth)
 
     def expected_gap(self, task: Task[Game], effort: float, highest: int) -> float:
-        """The prediction of the module, in units of the half-range; infinite where the schedule does not fit."""
+        """The bound of the comment above, in units of the half-range; infinite where the schedule does not fit."""
         public = task.public
         trial = self.with_(effort=effort, highest_level=highest)
         if trial.too_few_units(public.n) is not None:
             return math.inf
-        plan = trial.schedule_of(public.n)
+        plan = trial.schedule(public)
         tau = min(trial.affordable(task, plan), trial.cap(task.problem, plan.steps))
         bend = _curvature(task.problem)
         return (

@@ -266,7 +266,7 @@ class BoostedSaddle(GameSolver):
         if self.candidates == 1:
             return self.inner.forecast(instance)
         part = replace(instance, public=instance.public.block(self._division(instance.public).run_size))
-        return self.forecast_of_candidates(instance, self.inner.forecast(part))
+        return self._forecast_of_candidates(instance, self.inner.forecast(part))
 
     def run(self, curator: Curator, game: Game) -> Outcome:
         """Algorithm 4."""
@@ -346,7 +346,7 @@ class BoostedSaddle(GameSolver):
         )
         return f"{n:,} units make {len(parts.sizes)} parts of {smallest:,} or more, and {needed:,} are needed: {advice}"
 
-    def forecast_of_candidates(self, task: Task[Game], of_run: Forecast) -> Forecast:
+    def _forecast_of_candidates(self, task: Task[Game], of_run: Forecast) -> Forecast:
         """That of one candidate's run, which the choice hardly improves.
 
         Args:

@@ -59,12 +59,6 @@ def default_clip(who: Who, task: Task[Game]) -> float:
     return CLIP_SHARE * math.sqrt(player.vertices.dimension) * player.half_range / player.vertices.largest
 
 
-def default_step(who: Who, task: Task[Game]) -> float:
-    """eta."""
-    player = task.problem.players[who]
-    return STEP_SHARE * player.vertices.largest**2 / (player.curvature + player.half_range)
-
-
 @dataclass(frozen=True, kw_only=True)
 class NoisyExtragradient(GradientPlayers):
     """Projected extragradient steps on noisy mean gradients of all units; an average of the points ahead is the result.
@@ -102,8 +96,9 @@ class NoisyExtragradient(GradientPlayers):
         return default_clip("y", task)
 
     def default_step(self, who: Who, task: Task[Game]) -> float:
-        """See `default_step`."""
-        return default_step(who, task)
+        """eta."""
+        player = task.problem.players[who]
+        return STEP_SHARE * player.vertices.largest**2 / (player.curvature + player.half_range)
 
     def rounds_of_data(self) -> int:
         """Two gradients a step."""
@@ -156,7 +151,7 @@ class NoisyExtragradient(GradientPlayers):
         return found
 
     def _bound(self, task: Task[Game]) -> Bound | None:
-        """The sum of the module's text."""
+        """The sum over the players that the comment above the class states."""
         if not self.steps:
             return None
         return Bound(

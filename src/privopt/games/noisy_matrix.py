@@ -23,6 +23,26 @@ from privopt.queries.payoff_means import PayoffMeans, unpacked
 from privopt.result import Outcome
 from privopt.solvers.fields import derived
 
+# ---- What the noisy matrix applies to, and its forecast, from public numbers -------------------------------
+LARGEST = 10_000_000  # cells
+
+
+def obstacle(game: Game) -> str | None:
+    """Why the payoffs of a game cannot be released, or None."""
+    if not isinstance(game, BilinearGame):
+        return "its payoffs are no matrix"
+    if game.rows * game.columns > LARGEST:
+        return f"its matrix has {game.rows * game.columns:,} entries, more than {LARGEST:,}"
+    return None
+
+
+def predicted(task: Task[Game]) -> float:
+    """The typical gap; infinite where the method does not apply."""
+    game = task.problem
+    if obstacle(game) is not None or not isinstance(game, BilinearGame):
+        return float("inf")
+    return game_forecast.matrix_gap(task, game.payoff_radius)
+
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyMatrix(GameSolver):
@@ -86,8 +106,7 @@ class NoisyMatrix(GameSolver):
         return outcome_of(game, {"x": x, "y": y})
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Matrix games whose payoffs are known: min over x, max over y of x . (A y) + p . x - q . y, solved exactly.
+# ---- Matrix games with known payoffs, solved: min over x, max over y of x . (A y) + p . x - q . y ----------
 _linprog = cast(Any, linprog)  # its type information is incomplete
 Vector = NDArray[np.float64]
 
@@ -131,24 +150,3 @@ def _normalised(weights: Any) -> Vector:
     kept = np.maximum(np.asarray(weights, np.float64), 0.0)
     total = float(np.sum(kept))
     return kept / total if total > 0 else np.full(len(kept), 1.0 / len(kept))
-
-
-# ---- Forecast of the noisy matrix, from public numbers -----------------------------------------------------
-LARGEST = 10_000_000  # cells
-
-
-def obstacle(game: Game) -> str | None:
-    """Why the payoffs of a game cannot be released, or None."""
-    if not isinstance(game, BilinearGame):
-        return "its payoffs are no matrix"
-    if game.rows * game.columns > LARGEST:
-        return f"its matrix has {game.rows * game.columns:,} entries, more than {LARGEST:,}"
-    return None
-
-
-def predicted(task: Task[Game]) -> float:
-    """The typical gap; infinite where the method does not apply."""
-    game = task.problem
-    if obstacle(game) is not None or not isinstance(game, BilinearGame):
-        return float("inf")
-    return game_forecast.matrix_gap(task, game.payoff_radius)

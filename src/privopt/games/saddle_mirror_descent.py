@@ -35,9 +35,7 @@ from privopt.public import Public
 from privopt.result import Outcome
 from privopt.solvers.fields import choice, derived, number
 
-# ------------------------------------------------------------------------------------------------------------
-# Schedules, defaults and forecast of mirror descent by sampled vertices. Utility only: the ledger states
-# the price.
+# ---- Schedules, defaults and forecast of mirror descent by sampled vertices. Utility only ------------------
 MOST_STEPS = 600
 
 
@@ -216,7 +214,6 @@ class SaddleMirrorDescent(RoundSolver):
                     for who in wanted
                 }
             )
-
         return moved._within(task, wanted, frozenset[Who]())
 
     def price(self, task: Task[Game]) -> float:
@@ -326,7 +323,7 @@ class SaddleMirrorDescent(RoundSolver):
 
         return batch
 
-    def affordable_step(self, who: Who, task: Task[Game], steps: int, draws: int) -> float:
+    def _affordable_step(self, who: Who, task: Task[Game], steps: int, draws: int) -> float:
         """About the step that a player's share pays for."""
         player = task.problem.players[who]
         unit = 2.0 * task.public.relation.factor * player.half_range / task.public.n
@@ -366,7 +363,7 @@ class SaddleMirrorDescent(RoundSolver):
             if self.is_set(f"step_{who}"):
                 found[who] = self.step_x if who == "x" else self.step_y
                 continue
-            affordable = self.affordable_step(who, task, steps, draws)
+            affordable = self._affordable_step(who, task, steps, draws)
             found[who] = min(affordable, largest_step(player, task.problem, steps))
         return found
 
@@ -388,7 +385,7 @@ class SaddleMirrorDescent(RoundSolver):
     def best(self, task: Task[Game]) -> tuple[int, int]:
         """The steps and draws with the least bound."""
         if not movers(task.problem):
-            return (2, 1)
+            return 2, 1
         return min(
             self._candidates(task),
             key=lambda pair: self.bound(task, *pair, self.steps_of(task, *pair)),
@@ -397,7 +394,7 @@ class SaddleMirrorDescent(RoundSolver):
     def _within(self, task: Task[Game], wanted: list[Who], capped: frozenset[Who]) -> Self:
         """The solver with the wanted steps set to the budget, some of them as long as they may be."""
         game = task.problem
-        once = {who: self.affordable_step(who, task, self.steps, self.draws) for who in wanted}
+        once = {who: self._affordable_step(who, task, self.steps, self.draws) for who in wanted}
         longest = {who: largest_step(game.players[who], game, self.steps) for who in wanted}
 
         def at(noise: float, fixed: frozenset[Who]) -> Self:

@@ -4,7 +4,7 @@
 
 `own_j` the ridge weights of the problem's penalty and r the rest of it together with the set. Coordinates whose own
 ridge is smaller get `ridge`, also those that the penalty leaves free, such as an intercept: the proofs need J to be
-strongly convex in every direction.
+strongly convex in every direction. `certified_minimiser` finds its minimum, with a certificate.
 """
 
 import itertools
@@ -220,9 +220,8 @@ class HuberisedObjective:
             tolerance: see `tolerance`.
             most_rounds: see `certified_minimiser`.
         """
-        private_rows = max(
-            self.units, private_sum.private_rows
-        )  # a random block may hold more than its public number
+        # A random block may hold more than its public number.
+        private_rows = max(self.units, private_sum.private_rows)
         ridges = self.units * (own_ridge(self.problem, self.width) + self.added)
         tilted = 16.0 * 2.0**-53 * float(np.linalg.norm(tilt))
         composite = Composite(
@@ -251,12 +250,11 @@ def _is_known(constraint: Constraint) -> bool:
     return type(constraint) in _SETS
 
 
-# ------------------------------------------------------------------------------------------------------------
-# A minimiser of a strongly convex function plus a convex one with a proximal map, with a certificate. For `F = f + r`,
-# f strongly convex with modulus Lam and smooth with constant L, the returned w has a subgradient of F of norm at most
-# the tolerance, hence lies within `tolerance / Lam` of the minimiser. Nothing here gives up: every round makes at least
-# a proximal gradient step, which contracts the distance to the minimiser by `1 - Lam / L`, and mostly a Newton step,
-# which is far better. How many rounds it takes depends on the data.
+# ---- A minimiser, with a certificate, of a strongly convex function plus a convex one with a proximal map --
+# For `F = f + r`, f strongly convex with modulus Lam and smooth with constant L, the returned w has a subgradient of F
+# of norm at most the tolerance, hence lies within `tolerance / Lam` of the minimiser. Nothing here gives up: every
+# round makes at least a proximal gradient step, which contracts the distance to the minimiser by `1 - Lam / L`, and
+# mostly a Newton step, which is far better. How many rounds it takes depends on the data.
 #
 # The merit of a point w is the length of its gradient mapping, `L |w - prox(w - grad f(w) / L)|`; without r it is the
 # length of the gradient. A proximal gradient step multiplies it by at most `1 - Lam / L`, since `w -> prox(w - grad

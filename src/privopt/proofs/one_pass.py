@@ -304,9 +304,7 @@ def _rows(private_features: Any, private_positions: NDArray[np.int64]) -> NDArra
     return np.asarray(private_features.take(private_positions))
 
 
-# ------------------------------------------------------------------------------------------------------------
-# The compiled walk through places of `one_pass`: clipped gradients, steps, proximal maps and projections in
-# float64.
+# ---- The compiled walk through places: clipped gradients, steps, proximal maps, projections, in float64 ----
 # Numba caches compiled code on disk and does not notice a change of `engine.formulas`: see there.
 @compiled(FAST)
 def run_places(

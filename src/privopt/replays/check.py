@@ -38,8 +38,7 @@ from privopt.verification.checks import REPLAY, Check, Outcome, unreplayed
 from privopt.verification.fields import layout_free
 from privopt.verification.files import Numbers, released_values
 
-# ------------------------------------------------------------------------------------------------------------
-# How far two JSON values, or two arrays of numbers, are alike: another processor may round differently.
+# ---- How far two JSON values, or two arrays, are alike: another processor may round differently ------------
 CLOSE = 1e-6  # of a number: what another processor may round otherwise
 _TINY = 1e-12  # below which a number may be what rounding left of zero
 _NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")

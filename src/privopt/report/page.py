@@ -336,7 +336,7 @@ def _joint_sentence(reports: Sequence[ReportFacts]) -> str:
     )
 
 
-# ---- The guarantee in the terms of the field, for somebody who knows the definitions -----------------------
+# ---- The guarantee in the terms of the field ---------------------------------------------------------------
 def technical(report: ReportFacts) -> list[Point]:
     """The guarantee for somebody who knows the definitions."""
     unit = report.unit

@@ -40,15 +40,6 @@ FEWEST_ENTROPIC_STEPS, MOST_ENTROPIC_STEPS = 20, 150
 # In the l1 norm both terms of the theorem are far above what data show; the shares were chosen on four problems.
 CURVATURE_SHARE, NOISE_SHARE = 0.04, 0.5
 
-
-def _is_entropic(body: Constraint) -> bool:
-    return isinstance(body, L1Ball | Simplex)
-
-
-def _shares(body: Constraint) -> tuple[float, float]:
-    return (CURVATURE_SHARE, NOISE_SHARE) if _is_entropic(body) else (1.0, 1.0)
-
-
 YStep = Literal["couple", "gradient"]
 
 
@@ -183,9 +174,8 @@ def _step(
     """From x_{k+1} and its gradient: z_{k+1} by a mirror step, y_{k+1}, then x_{k+2}."""
     mirror = mirror_geometry.mirror_of(problem, state.at.shape)
     slope = gradient + problem.regulariser.gradient(state.at)
-    moved = mirror.step(
-        state.mirror, slope, 1.0 / (ratio * step_smoothness)
-    )  # alpha_{k+1} = (k + 2) / (2 Lt)
+    # alpha_{k+1} = (k + 2) / (2 Lt)
+    moved = mirror.step(state.mirror, slope, 1.0 / (ratio * step_smoothness))
     point = mirror.point(moved)
     params = (1.0 - ratio) * state.params + ratio * point
     if y_step == "gradient":
@@ -208,3 +198,11 @@ def _gradient_step(
     steepest = jnp.asarray(body.linear_minimiser(slope))  # of p-norm R; h_B(slope) = -<slope, steepest>
     moved = at - (jnp.sum(slope * steepest) / step_smoothness) * steepest
     return jnp.where(body.contains(moved, 0.0), moved, otherwise)
+
+
+def _is_entropic(body: Constraint) -> bool:
+    return isinstance(body, L1Ball | Simplex)
+
+
+def _shares(body: Constraint) -> tuple[float, float]:
+    return (CURVATURE_SHARE, NOISE_SHARE) if _is_entropic(body) else (1.0, 1.0)

@@ -1,6 +1,6 @@
 """Adaptive private gradient descent: each step's noise follows the norm of the gradient, which the releases show.
 
-Solves min_x F(x) + r(x) over a constraint set, F = (1/n) sum_i f(x, xi_i), convex or not. See `norm_tracking`.
+Solves min_x F(x) + r(x) over a constraint set, F = (1/n) sum_i f(x, xi_i), convex or not.
 Source: Menart, Ullah, Arora, Bassily, Guzman 2023, Algorithm 3, rebuilt.
 """
 
@@ -39,9 +39,9 @@ from privopt.solvers.fields import choice, derived, number
 from privopt.solvers.guarded import guarded
 from privopt.solvers.stationary_selection import MOST_CANDIDATES, FlattestPoints, select_stationary
 
-# ------------------------------------------------------------------------------------------------------------
-# The norm of the gradient, followed from noisy gradients that are released anyway: it costs nothing more.
-# With g_t = grad F(w_t) + noise of standard deviation s_t a coordinate, p coordinates and a window W,
+# ---- The norm of the gradient, followed from noisy gradients that are released anyway ----------------------
+# It costs nothing more. With g_t = grad F(w_t) + noise of standard deviation s_t a coordinate, p coordinates and a
+# window W,
 #
 #     m <- b m + (1 - b) g_t,   v <- b^2 v + (1 - b)^2 s_t^2,   b = 1 - 1 / min(t + 1, W)
 #     N^2 <- |m|^2 - p v, at most a factor 1 -+ 1/W from the N before, within [floor, cap]
@@ -51,6 +51,8 @@ from privopt.solvers.stationary_selection import MOST_CANDIDATES, FlattestPoints
 #
 # Source:
 #     Menart, Ullah, Arora, Bassily, Guzman 2023, Algorithm 3, whose separate releases of the norm this replaces.
+FLOOR = 0.3  # of the noise of one gradient bought with the whole budget: no norm below it can be told from 0
+
 Vector = NDArray[np.float64]
 
 
@@ -101,7 +103,7 @@ class NormTracker(NamedTuple):
         return NormTracker(mean, variance, min(max(norm, floor), cap), gradients)
 
 
-# ---- How far a run of adaptive descent has come, what it has left to spend, and one step of it -------------
+# ---- How far a run has come, and what it has left to spend -------------------------------------------------
 class DescentState(NamedTuple):
     """Where the descent stands; every entry is a function of released values."""
 
@@ -111,7 +113,7 @@ class DescentState(NamedTuple):
 
 @dataclass
 class Course:
-    """How far a run has come: functions of releases."""
+    """A run so far; every value is a function of releases."""
 
     state: DescentState
     rho: float  # the whole budget
@@ -166,29 +168,6 @@ class Course:
             self.average = self.average + weight / self.weights * (np.asarray(self.params) - self.average)
 
 
-@jax.jit
-def step_from(
-    state: DescentState, gradient: Array, *, step_size: float, problem: Problem
-) -> tuple[Array, DescentState]:
-    """The slope g + grad r, and the state after x = prox(x - eta slope)."""
-    slope = gradient + problem.regulariser.gradient(state.params)
-    return slope, _moved(state, gradient, step_size=step_size, problem=problem)
-
-
-@guarded
-def _moved(state: DescentState, gradient: Array, *, step_size: float, problem: Problem) -> DescentState:
-    return state._replace(params=problem.proximal_step(state.params, gradient, step_size))
-
-
-@jax.jit
-def let_through(params: Array, slope: Array, *, step_size: float, problem: Problem) -> Array:
-    """The gradient mapping (x - prox(x - eta slope)) / eta."""
-    return (params - problem.prox(params - step_size * slope, step_size)) / step_size
-
-
-FLOOR = 0.3  # of the noise of one gradient bought with the whole budget: no norm below it can be told from 0
-
-
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveGradientDescent(Solver):
     """Gradient descent whose noise shrinks with the gradient, until the budget is spent.
@@ -224,7 +203,7 @@ class AdaptiveGradientDescent(Solver):
     Differs from the paper:
         No separate releases of the norm, whose fixed noise dominates the published bound; noise of the order of the
         norm in every coordinate, since descent averages it; a smooth schedule that ends by itself. Every gradient is
-        charged by its noise; see `adaptive_paper` for what is wrong with the published charge.
+        charged by its noise; the comment on `PaperNoise` says what is wrong with the published charge.
     Source:
         Menart, Ullah, Arora, Bassily, Guzman 2023, Algorithm 3. The filter: Smith, Thakurta 2022.
     """
@@ -361,7 +340,7 @@ class AdaptiveGradientDescent(Solver):
 
     def _follow_the_norm(self, curator: Curator, problem: Problem, course: Course) -> None:
         """Noise in proportion to the tracked norm, until the budget is spent."""
-        step = partial(step_from, step_size=self.step_size, problem=problem)
+        step = partial(_step, step_size=self.step_size, problem=problem)
         flows = problem.regulariser.is_smooth and isinstance(problem.constraint, Unconstrained)
         track: NormTracker | None = None
         while course.goes_on and course.steps < self.most_steps:
@@ -409,14 +388,14 @@ class AdaptiveGradientDescent(Solver):
                 break
             query = self._gradient_at(problem, course.params)
             gradient, norm, course.left, course.last = noise.gradient(curator, query, course.left)
-            _, moved = step_from(course.state, gradient, step_size=self.step_size, problem=problem)
+            _, moved = _step(course.state, gradient, step_size=self.step_size, problem=problem)
             course.advance(max(norm, 0.0), moved)
 
     def _descend(self, curator: Curator, problem: Problem, course: Course) -> None:
         """Plain descent, with the noise off."""
         while course.goes_on and course.steps < self.most_steps:
             gradient = curator.release(self._gradient_at(problem, course.params), Gaussian(0.0))
-            slope, moved = step_from(course.state, gradient, step_size=self.step_size, problem=problem)
+            slope, moved = _step(course.state, gradient, step_size=self.step_size, problem=problem)
             course.advance(float(np.linalg.norm(np.asarray(slope))), moved)
 
     def _returned(self, curator: Curator, problem: Problem, course: Course) -> tuple[Array, float]:
@@ -446,9 +425,29 @@ class AdaptiveGradientDescent(Solver):
         """What penalty and set let through of a gradient at this point."""
 
         def flow(gradient: Vector) -> Vector:
-            return np.asarray(let_through(params, gradient, step_size=self.step_size, problem=problem))
+            return np.asarray(_let_through(params, gradient, step_size=self.step_size, problem=problem))
 
         return flow
+
+
+@jax.jit
+def _step(
+    state: DescentState, gradient: Array, *, step_size: float, problem: Problem
+) -> tuple[Array, DescentState]:
+    """The slope g + grad r, and the state after x = prox(x - eta slope)."""
+    slope = gradient + problem.regulariser.gradient(state.params)
+    return slope, _moved(state, gradient, step_size=step_size, problem=problem)
+
+
+@guarded
+def _moved(state: DescentState, gradient: Array, *, step_size: float, problem: Problem) -> DescentState:
+    return state._replace(params=problem.proximal_step(state.params, gradient, step_size))
+
+
+@jax.jit
+def _let_through(params: Array, slope: Array, *, step_size: float, problem: Problem) -> Array:
+    """The gradient mapping (x - prox(x - eta slope)) / eta."""
+    return (params - problem.prox(params - step_size * slope, step_size)) / step_size
 
 
 @partial(jax.jit, static_argnames=("public",))

@@ -43,18 +43,6 @@ MOST_STEPS = 2_000  # each is a look at a batch, however small
 NOISELESS_STEPS = 200
 
 
-def schedule(steps: int, interval: int, draws: int) -> tuple[int, ...]:
-    """How many vertices each step draws: K at the first q, at every q-th, and at the last, whose average comes out."""
-    return tuple(
-        draws if t <= interval or t % interval == 0 or t == steps else 0 for t in range(1, steps + 1)
-    )
-
-
-def batch_size(n: int, steps: int) -> int:
-    """The units of each step but the last, whose gradient is not used."""
-    return n // max(steps - 1, 1)
-
-
 @dataclass(frozen=True, kw_only=True)
 class AnytimeMirrorDescent(VertexSolver):
     """Algorithm 5 of the paper as it stands; measured, it is of no use, and `VertexAnytime` is what to take.
@@ -90,7 +78,7 @@ class AnytimeMirrorDescent(VertexSolver):
 
     def default_interval(self, instance: Instance) -> int:
         """q."""
-        steps = max(self.steps, 1) if self.is_set("steps") else self.paper_steps(instance)
+        steps = max(self.steps, 1) if self.is_set("steps") else self._paper_steps(instance)
         logarithm = vertex_methods.log_count(self.vertices.count)
         by_order = (
             math.sqrt(steps / logarithm) if self.smooth == "second order" else math.sqrt(steps) / logarithm
@@ -99,7 +87,7 @@ class AnytimeMirrorDescent(VertexSolver):
 
     def default_steps(self, instance: Instance) -> int:
         """T, a multiple of q: then the last draw is one that is made anyway."""
-        steps = int(self.paper_steps(instance))
+        steps = int(self._paper_steps(instance))
         return max(1, steps // self.interval) * self.interval if steps >= self.interval else steps
 
     def default_draws(self, instance: Instance) -> int:
@@ -154,7 +142,7 @@ class AnytimeMirrorDescent(VertexSolver):
         solver = super().calibrated(task)
         if self.is_set("noise_multiplier") or not task.is_private:
             return solver
-        least = solver.least_multiplier(task.public)
+        least = solver._least_multiplier(task.public)
         return replace(solver, noise_multiplier=max(solver.noise_multiplier, least))
 
     def forecast(self, instance: Instance) -> Forecast:
@@ -167,7 +155,7 @@ class AnytimeMirrorDescent(VertexSolver):
         if self.noise_multiplier > 0 and self.steps > 1 and self.vertices.count > 1:
             step, half = self.step_of(public, vertex_methods.spent(self)), vertex_methods.half_range(self)
             gap += half * (vertex_methods.log_count(self.vertices.count) / (step * self.steps) + 0.5 * step)
-            if self.noise_multiplier <= self.least_multiplier(public) * (1.0 + 1e-9):
+            if self.noise_multiplier <= self._least_multiplier(public) * (1.0 + 1e-9):
                 notices += (
                     f"theory allows no step longer than {self.longest_by_theory():.3g} / L, which costs less than the "
                     "budget: what is left is not spent.",
@@ -188,16 +176,12 @@ class AnytimeMirrorDescent(VertexSolver):
         for t, draws in enumerate(schedule(self.steps, self.interval, self.draws)):
             drawn = np.asarray(stream.ask("draw"))
             if draws:  # lines 3 and 4; elsewhere the last average stays (line 6)
-                params = jnp.reshape(jnp.asarray(self.point(drawn)), start.shape)
+                params = jnp.reshape(jnp.asarray(self.vertices.average(drawn)), start.shape)
             if t < self.steps - 1:  # lines 8 and 9
                 stream.ask("add", self.slopes(problem, params), on=batches[t])
         return Outcome(params, Status.FINISHED)
 
-    def point(self, drawn: np.ndarray) -> np.ndarray:
-        """The average of drawn vertices."""
-        return self.vertices.average(drawn)
-
-    def paper_steps(self, instance: Instance) -> float:
+    def _paper_steps(self, instance: Instance) -> float:
         """T of the paper, before it is cut to what fits; at least 1."""
         budget, n = instance.budget, instance.public.n
         if not instance.is_private:
@@ -221,8 +205,20 @@ class AnytimeMirrorDescent(VertexSolver):
         batch = batch_size(public.n, self.steps)
         return batch * math.sqrt(8.0 * rho / max(after, 1)) / (2.0 * public.relation.factor)
 
-    def least_multiplier(self, public: Public) -> float:
+    def _least_multiplier(self, public: Public) -> float:
         """The noise multiplier at which the step is the longest that theory allows; 0 where no data are drawn."""
         if self.steps < 2 or self.vertices.count == 1:
             return 0.0
         return self.step_of(public, 0.5) / self.longest_by_theory()
+
+
+def schedule(steps: int, interval: int, draws: int) -> tuple[int, ...]:
+    """How many vertices each step draws: K at the first q, at every q-th, and at the last, whose average comes out."""
+    return tuple(
+        draws if t <= interval or t % interval == 0 or t == steps else 0 for t in range(1, steps + 1)
+    )
+
+
+def batch_size(n: int, steps: int) -> int:
+    """The units of each step but the last, whose gradient is not used."""
+    return n // max(steps - 1, 1)

@@ -41,6 +41,7 @@ from privopt.solvers.fields import asks_for_clip, declared, derived, number
 from privopt.solvers.gradient_descent import GradientDescent
 
 # ---- How a budget is split around a private choice of the clip, and the lengths that are tried -------------
+#
 #     C_k = C_max 2^(-k / 2),  k = 0, ..., 30;  C_max = 32 guessed clips
 #
 # The choice has a share of rho = mu^2 / 2: with an exponential mechanism of range e it costs e^2 / 8. The clip of
@@ -55,20 +56,8 @@ LENGTHS = 31
 WIDEST = 32.0  # guessed clips
 QUANTILE, VALUE_QUANTILE = 0.1, 0.8
 QUIET = 0.01  # x
-BONUS = (
-    0.02  # of the units, for a length that is sqrt(2) times as long: decides where lengths have equal counts
-)
-
-
-def candidate_lengths(longest: float) -> NDArray[np.float64]:
-    """C_0 > ... > C_30."""
-    return longest * 2.0 ** (-np.arange(LENGTHS) / 2.0)
-
-
-def bonuses(loss: Loss) -> NDArray[np.float64]:
-    """What is added to the scores: less for shorter lengths of gradients, of which many may be equal; else nothing."""
-    each = 0.0 if isinstance(loss, BlackBox) else BONUS
-    return np.asarray(-each * np.arange(LENGTHS), np.float64)
+# Of the units, for a length that is sqrt(2) times as long: decides where lengths have equal counts.
+BONUS = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +81,7 @@ class PrivateClip(Solver):
         and with which noise, may depend on it, so it runs under a Gaussian filter worth one release of multiplier
         `remainder`. The choice and that release are priced together: (epsilon, delta)-DP.
     Source:
-        See the module.
+        Ours; the choice is that of a quantile by the exponential mechanism (Smith 2011).
     """
 
     name: ClassVar[str] = "private-clip"
@@ -118,11 +107,11 @@ class PrivateClip(Solver):
         """C_max; of values as long as an estimate along one direction can be."""
         loss = instance.problem.loss
         if isinstance(loss, BlackBox):
-            return (loss.high - loss.low) / (2.0 * self.inner_smoothing(instance))
+            return (loss.high - loss.low) / (2.0 * self._inner_smoothing(instance))
         return WIDEST * descent_defaults.guess(instance).slope * instance.public.row_bound
 
     def default_stretch(self, instance: Instance) -> float:
-        """The clip over the chosen length."""
+        """sqrt(0.01 / x) or 1, see the comment above; 1 where the method follows the lengths of gradients itself."""
         follows = hasattr(self.inner, "quantile") or isinstance(instance.problem.loss, BlackBox)
         if follows or not instance.is_private:
             return 1.0
@@ -137,7 +126,7 @@ class PrivateClip(Solver):
         return 2.0 * instance.mu * math.sqrt(self.share) if instance.is_private else math.inf
 
     def default_planned(self, instance: Instance) -> Solver:
-        return self.configured_inner(instance.problem, instance.public, self.guessed_clip(instance))
+        return self.configured_inner(instance.problem, instance.public, self._guessed_clip(instance))
 
     @property
     def title(self) -> str:
@@ -155,7 +144,7 @@ class PrivateClip(Solver):
 
     @property
     def choice(self) -> ExponentialMechanism:
-        """Of the clip."""
+        """The mechanism that chooses the clip."""
         return ExponentialMechanism(self.choice_range)
 
     def event(self, public: Public) -> Event:
@@ -262,23 +251,23 @@ class PrivateClip(Solver):
         rule: dict[str, Any] = {
             "lengths": lengths,
             "share": self.quantile,
-            "bonus": jnp.asarray(bonuses(loss)),
+            "bonus": jnp.asarray(_bonuses(loss)),
         }
         if not isinstance(loss, BlackBox):
             return NormCounts(loss=loss, at=start, **rule)
         key = jax.random.key(curator.public_seed("directions at the start"))
         rows = haar_block(key, min(start.size, MOST_DIRECTIONS), start.size)
-        smoothing = self.inner_smoothing(Instance(problem, curator.public, self.rest()))
+        smoothing = self._inner_smoothing(Instance(problem, curator.public, self.rest()))
         return ValueNormCounts(loss=loss, at=start, directions=rows, smoothing=smoothing, **rule)
 
-    def inner_smoothing(self, instance: Instance) -> float:
+    def _inner_smoothing(self, instance: Instance) -> float:
         """r of the estimates from values that the inner solver makes."""
         inner: Any = self.inner
         if not inner.is_set("smoothing"):
             inner = inner.with_(clip=1.0, noise_multiplier=1.0).filled(instance)
         return float(inner.smoothing)
 
-    def guessed_clip(self, instance: Instance) -> float:
+    def _guessed_clip(self, instance: Instance) -> float:
         """The clip that the plan supposes: a guess, of values a tenth of the longest."""
         if isinstance(instance.problem.loss, BlackBox):
             return 0.1 * self.longest
@@ -296,6 +285,17 @@ def with_chosen_clip(solver: Solver) -> Solver:
     if asks_for_clip("clip", getattr(solver, "clip", None)):
         return PrivateClip(inner=solver.with_(clip=None))
     return solver
+
+
+def candidate_lengths(longest: float) -> NDArray[np.float64]:
+    """C_0 > ... > C_30."""
+    return longest * 2.0 ** (-np.arange(LENGTHS) / 2.0)
+
+
+def _bonuses(loss: Loss) -> NDArray[np.float64]:
+    """What is added to the scores: less for shorter lengths of gradients, of which many may be equal; else nothing."""
+    each = 0.0 if isinstance(loss, BlackBox) else BONUS
+    return np.asarray(-each * np.arange(LENGTHS), np.float64)
 
 
 def _is_gaussian(event: Event) -> bool:

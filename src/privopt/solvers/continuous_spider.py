@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +63,7 @@ FLAT = 1.05  # more steps are not worth a gain of less than this factor
 
 @dataclass(frozen=True, kw_only=True)
 class SpiderFacts:
-    """What plans need.
+    """What the number of steps and the predicted excess follow from.
 
     Attributes:
         step_size: eta, over 1 - b with momentum b: about how far a gradient moves the parameters in the end.
@@ -93,7 +93,7 @@ class SpiderFacts:
         return horizon(self.distance, self.parameters, self.noise)
 
     def steps(self, growth: KL | None, most: int) -> int:
-        """T of the module's table, at most `most`."""
+        """T of the table above, at most `most`."""
         if self.noise == 0.0:
             needed = 40.0 / (self.step_size * self.strong) if self.strong > 0 else math.inf
             return math.ceil(min(needed, most))
@@ -119,7 +119,7 @@ class SpiderFacts:
         return next(steps for steps, excess in zip(counts, predicted, strict=True) if excess <= flat)
 
     def predicted_excess(self, growth: KL, steps: int) -> float:
-        """The recursion of the module's table."""
+        """Phi after so many steps, by the recursion above."""
         fresh = self.noise * math.sqrt(steps)
         gap = growth.gap_within(self.steepest)
         error, excess, change = EstimateError(), gap, math.inf
@@ -245,7 +245,7 @@ class ContinuousSpider(StepwiseSolver):
         return self.facts(instance).steps(growth, self.most_steps)
 
     def longest_step(self, instance: Instance) -> float:
-        """Of gradient steps."""
+        """The stability limit of gradient steps."""
         return self.gradient_limit(instance)
 
     def forecast(self, instance: Instance) -> Forecast:
@@ -272,7 +272,21 @@ class ContinuousSpider(StepwiseSolver):
         return found
 
     def in_coordinates(self, coordinates: Coordinates) -> Self:
-        return self.with_(**self.fields_in_coordinates(coordinates))
+        """Lengths of other coordinates; gradients are clipped, never balanced.
+
+        A row there is at most about sqrt(d) long, so one record's loss is at most about d times as curved as the mean.
+        """
+        smoothness = coordinates.smoothness + coordinates.ridge_smoothness
+        return self.with_(
+            clip=coordinates.clip,
+            curvature=coordinates.smoothness * len(coordinates.matrix),
+            smoothness=smoothness,
+            step_size=1.0 / smoothness,
+            distance=self.distance if self.is_set("steps") else WHITENED_DISTANCE,
+            growth=None,  # that of the problem is in other units
+            momentum=self.momentum if self.is_set("momentum") else coordinates.momentum,
+            most_steps=min(self.most_steps, WHITENED_STEPS),
+        )
 
     @property
     def slope_clip(self) -> float:
@@ -298,7 +312,7 @@ class ContinuousSpider(StepwiseSolver):
                 return Outcome(state.params, Status.DIVERGED)
         if not self.steps:
             return Outcome(state.params, Status.FINISHED)
-        found = self.findings(
+        found = self._findings(
             problem,
             public,
             point=state.previous,
@@ -338,7 +352,7 @@ class ContinuousSpider(StepwiseSolver):
         return t / (t + 1.0) if self.gain == "average" else error.optimal_gain(fresh, change)
 
     def facts(self, instance: Instance) -> SpiderFacts:
-        """What plans need of a solver whose lengths are set."""
+        """What steps and prediction follow from, once the lengths are set."""
         steepest = instance.gradient_bound
         gap = instance.loss_at_zero
         return SpiderFacts(
@@ -352,23 +366,6 @@ class ContinuousSpider(StepwiseSolver):
             distance=self.distance,
             gap=math.inf if gap is None else gap,
         )
-
-    def fields_in_coordinates(self, coordinates: Coordinates) -> dict[str, Any]:
-        """Lengths of other coordinates; gradients are clipped, never balanced.
-
-        A row there is at most about sqrt(d) long, so one record's loss is at most about d times as curved as the mean.
-        """
-        smoothness = coordinates.smoothness + coordinates.ridge_smoothness
-        return {
-            "clip": coordinates.clip,
-            "curvature": coordinates.smoothness * len(coordinates.matrix),
-            "smoothness": smoothness,
-            "step_size": 1.0 / smoothness,
-            "distance": self.distance if self.is_set("steps") else WHITENED_DISTANCE,
-            "growth": None,  # that of the problem is in other units
-            "momentum": self.momentum if self.is_set("momentum") else coordinates.momentum,
-            "most_steps": min(self.most_steps, WHITENED_STEPS),
-        }
 
     def _predicted_excess(self, instance: Instance, known: SpiderFacts) -> tuple[float | None, str]:
         """The least of the predictions from what is known: a growth, a ridge, a convex loss with an optimum near."""
@@ -388,7 +385,7 @@ class ContinuousSpider(StepwiseSolver):
             return None, "no formula where the growth of the objective is not known"
         return min((known.predicted_excess(growth, self.steps), meaning) for growth, meaning in growths)
 
-    def findings(
+    def _findings(
         self,
         problem: Problem,
         public: Public,

@@ -48,19 +48,13 @@ from privopt.solvers.guarded import guarded
 
 # ---- Defaults, forecast and picture of descent with correlated noise ---------------------------------------
 # Epochs and blocks make T = k b steps. The noise of the mean gradient of a whole run is that of one full-batch release
-# bought with the whole budget, times `excess_noise`: 2.1 for one epoch of 50 blocks, 1.04 for 8 epochs of 12. With that
-# signal the rule of `descent_defaults` gives a number of steps, of which SHARE are taken: too many blocks cost far more
-# than too few. Step size and momentum are those of full-batch descent for as many steps. Chosen by the excess of
+# bought with the whole budget, times `_excess_noise`: 2.1 for one epoch of 50 blocks, 1.04 for 8 epochs of 12. With
+# that signal the rule of `descent_defaults` gives a number of steps, of which SHARE are taken: too many blocks cost far
+# more than too few. Step size and momentum are those of full-batch descent for as many steps. Chosen by the excess of
 # logistic regression on adult, randhie, compas and german at epsilon 0.3 to 3. Utility only.
 EPOCHS = 8
 SHARE = 0.75  # of the steps that full-batch descent with this signal would take
 SMALLEST_BLOCK = 20
-
-
-def excess_noise(epochs: int, blocks: int) -> float:
-    """The noise of the sum of all gradients of a run, over that of one full-batch release of the same price."""
-    cut = banded(epochs * blocks, blocks)
-    return float(prefix_noise(cut)[-1]) / math.sqrt(epochs)
 
 
 class CorrelatedIterate(NamedTuple):
@@ -131,13 +125,13 @@ class CorrelatedNoiseDescent(Solver):
         return descent_defaults.default_steps(instance, self.default_step_size(instance))
 
     def default_blocks(self, instance: Instance) -> int:
-        """b, see the module's docstring; one block with the noise off, that is full-batch descent."""
+        """b, see the comment above; one block with the noise off, that is full-batch descent."""
         if not instance.is_private:
             return 1
         steps = descent_defaults.default_steps(instance, self.default_step_size(instance))
         most = max(1, instance.public.n // SMALLEST_BLOCK)
         first = min(max(1, round(steps / self.epochs)), most)
-        steps *= SHARE / math.sqrt(excess_noise(self.epochs, first))  # a signal to the power of a half
+        steps *= SHARE / math.sqrt(_excess_noise(self.epochs, first))  # a signal to the power of a half
         return min(max(1, round(steps / self.epochs)), most)
 
     def default_clip(self, instance: Instance) -> float:
@@ -157,7 +151,7 @@ class CorrelatedNoiseDescent(Solver):
         return self.epochs * self.blocks
 
     def longest_step(self, instance: Instance) -> float:
-        """Of gradient steps."""
+        """The stability limit of gradient steps."""
         return self.gradient_limit(instance)
 
     def forecast(self, instance: Instance) -> Forecast:
@@ -196,9 +190,9 @@ class CorrelatedNoiseDescent(Solver):
     def stream(self) -> PrefixSum:
         """The mechanism with hidden state: the noise of all T sums."""
         return PrefixSum(
-            strategy=self.noise_strategy(),
+            strategy=self._noise_strategy(),
             noise_multiplier=self.noise_multiplier,
-            participation=self.participation(),
+            participation=self._participation(),
         )
 
     def plan(self, instance: Instance) -> Plan:
@@ -236,30 +230,29 @@ class CorrelatedNoiseDescent(Solver):
         end = curator.iterate(CorrelatedStep(), state, self.steps, feeds={"gradients": feed}).iterate
         params = end.params if self.returns == "last" else problem.constraint.project(end.average)
         sums = curator.transcript[len(curator.transcript) - 1]
-        pictures = () if sums.scale is None else self.noise_picture(sums.scale, sums.sensitivity)
+        pictures = () if sums.scale is None else self._noise_picture(sums.scale, sums.sensitivity)
         return Outcome(params, ending(end.finite), pictures=pictures)
 
-    def participation(self) -> Participation:
+    def _participation(self) -> Participation:
         """Every unit is in one block, and every block in one item an epoch."""
         return Participation(separation=self.blocks, most=self.epochs)
 
-    def noise_strategy(self) -> Strategy:
-        """The strategy of a solver's name, of sensitivity 1 for its epochs."""
-        items, blocks = self.epochs * self.blocks, self.blocks
+    def _noise_strategy(self) -> Strategy:
+        """The strategy that `strategy` names, of sensitivity 1 for the epochs."""
         match self.strategy:
             case "bands":
-                made: Strategy = banded(items, blocks)
+                made: Strategy = banded(self.steps, self.blocks)
             case "optimum":
-                made = dense_optimum(np.ones(items))
+                made = dense_optimum(np.ones(self.steps))
             case "square-root":
-                made = square_root_toeplitz(items)
+                made = square_root_toeplitz(self.steps)
             case "tree":
-                made = binary_tree(items)
+                made = binary_tree(self.steps)
             case _:
-                made = independent(items)
-        return unit_sensitivity(made, self.participation())
+                made = independent(self.steps)
+        return unit_sensitivity(made, self._participation())
 
-    def noise_picture(
+    def _noise_picture(
         self, scales: NDArray[np.float64], sensitivities: NDArray[np.float64]
     ) -> tuple[Picture, ...]:
         """The noise of the released sums beside independent noise of the same price; nothing with the noise off.
@@ -321,3 +314,9 @@ def _step(
         prefix=prefix,
         time=count,
     )
+
+
+def _excess_noise(epochs: int, blocks: int) -> float:
+    """The noise of the sum of all gradients of a run, over that of one full-batch release of the same price."""
+    cut = banded(epochs * blocks, blocks)
+    return float(prefix_noise(cut)[-1]) / math.sqrt(epochs)

@@ -2,8 +2,8 @@
 
 The curvature of one record's loss is at most L1 = phi'' R^2, but that of the mean loss is at most phi'' lam, lam the
 largest eigenvalue of the rows' second moment (1/n) sum_i a_i a_i^T, and lam is R^2 only if all rows are as long as they
-can be and parallel. One release of lam lets a gradient method take longer steps; the comment below says how
-long.
+can be and parallel. One release of lam lets a gradient method take longer steps; the comment below says
+how long.
 
 Source:
     Menart, Ullah, Arora, Bassily, Guzman 2023 assume that the smoothness is known; the probe is ours.
@@ -39,25 +39,15 @@ from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 from privopt.solvers.user_gradient_descent import UserGradientDescent
 
-# ------------------------------------------------------------------------------------------------------------
-# How a budget is split around the probe of the curvature, and the curvature that its release stands for.
+# ---- How a budget is split around the probe, and the curvature that its release stands for -----------------
+#
 #     curvature = min(L1, max(phi'' (released + 2 sigma), 0.02 L1)),    sigma the noise of that release
 #
 # with L1 = phi'' R^2 the largest curvature of one record's loss. Source: ours. Utility only.
 SHARE = 0.01
 CONFIDENCE = 2.0  # standard deviations of noise that are added to the released eigenvalue
 LEAST = 0.02  # of L1: steps get at most 50 times as long
-
-
-def cautious_curvature(released: float, stddev: float, instance: Instance) -> float:
-    """That of the mean loss, cautiously, from a released eigenvalue. Post-processing."""
-    largest = descent_defaults.smoothness(instance)
-    per_row = largest / instance.public.row_bound**2  # phi''
-    cautious = per_row * (released + CONFIDENCE * stddev)
-    return min(largest, max(cautious, LEAST * largest))
-
-
-WIDEST = 2_000  # d^2 numbers are summed, and d^3 operations spent
+WIDEST = 2_000  # features: d^2 numbers are summed, and d^3 operations spent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +68,7 @@ class CurvatureProbe(Solver):
         depends on the probe, so it runs under a Gaussian filter worth one release of multiplier `remainder`. Together
         two Gaussian releases: exactly (epsilon, delta)-DP.
     Source:
-        See the module.
+        Menart, Ullah, Arora, Bassily, Guzman 2023 assume that the smoothness is known; the probe is ours.
     """
 
     name: ClassVar[str] = "curvature-probe"
@@ -221,3 +211,11 @@ class CurvatureProbe(Solver):
         if self.remainder == 0.0:
             return Budget(math.inf, self.delta)
         return gaussian_budget(1.0 / self.remainder, self.delta)
+
+
+def cautious_curvature(released: float, stddev: float, instance: Instance) -> float:
+    """That of the mean loss, cautiously, from a released eigenvalue. Post-processing."""
+    largest = descent_defaults.smoothness(instance)
+    per_row = largest / instance.public.row_bound**2  # phi''
+    cautious = per_row * (released + CONFIDENCE * stddev)
+    return min(largest, max(cautious, LEAST * largest))

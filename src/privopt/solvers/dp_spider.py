@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, repeat, sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning.descent_defaults import NOISELESS_STEPS, default_clip
+from privopt.planning import descent_defaults
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
@@ -58,39 +58,14 @@ class SpiderSchedule(NamedTuple):
     period: int  # q
 
 
-def planned_schedule(
-    *, signal: float, clip: float, smoothness: float, gap: float, parameters: int, steps: int | None = None
-) -> SpiderSchedule:
-    """The schedule that balances what the steps gain and what the noise costs; see the module.
-
-    Args:
-        signal: W, infinite without noise.
-        clip: C.
-        smoothness: L.
-        gap: a bound on the excess of the start.
-        parameters: p.
-        steps: T, where it is given.
-    """
-    if steps is None:
-        steps = math.ceil(
-            min((smoothness * gap * (signal / (clip * parameters)) ** 2) ** (1.0 / 3.0), MOST_STEPS)
-        )
-    period = signal / (max(steps, 1) * parameters)
-    return SpiderSchedule(
-        steps, int(max(1.0, min(math.floor(period) if math.isfinite(period) else steps, steps)))
-    )
-
-
 class SpiderState(NamedTuple):
     """Where the run stands; every entry is a function of released values."""
 
     params: Float[Array, " *shape"]  # w_t
     previous: Float[Array, " *shape"]  # w_{t-1}
     estimate: Float[Array, " *shape"]  # of grad F(w_{t-1})
-    flattest: Float[
-        Array, " *shape"
-    ]  # the iterate with the shortest estimate, the penalty's gradient included
-    shortest: Float[Array, ""]  # that estimate's norm
+    flattest: Float[Array, " *shape"]  # the iterate with the shortest sum of estimate and penalty's gradient
+    shortest: Float[Array, ""]  # the norm of that sum
     moved: Float[Array, ""]  # |w_t - w_{t-1}|
     finite: Bool[Array, ""]
 
@@ -135,28 +110,28 @@ class DPSpider(StepwiseSolver):
     returns: Literal["flattest", "last"] = choice("flattest")
 
     def default_clip(self, instance: Instance) -> float:
-        return default_clip(instance)
+        return descent_defaults.default_clip(instance)
 
     def default_curvature(self, instance: Instance) -> float:
         return instance.problem.loss_smoothness(instance.public)
 
     def default_gap(self, instance: Instance) -> float | None:
-        """The gap, or None."""
-        gap = self.start_gap(instance.problem)
+        """What is known of the excess of the start; None if nothing is."""
+        gap = self._start_gap(instance.problem)
         return gap if math.isfinite(gap) else None
 
     def default_steps(self, instance: Instance) -> int:
         """T."""
-        return self.schedule(instance).steps if instance.is_private else NOISELESS_STEPS
+        return self._schedule(instance).steps if instance.is_private else descent_defaults.NOISELESS_STEPS
 
     def default_period(self, instance: Instance) -> int:
-        return self.schedule(instance).period
+        return self._schedule(instance).period
 
     def default_step_size(self, instance: Instance) -> float:
-        return 0.5 / self.assumed_smoothness(instance)
+        return 0.5 / self._assumed_smoothness(instance)
 
     def longest_step(self, instance: Instance) -> float:
-        """Of gradient steps."""
+        """The stability limit of gradient steps."""
         return self.gradient_limit(instance)
 
     def forecast(self, instance: Instance) -> Forecast:
@@ -184,7 +159,7 @@ class DPSpider(StepwiseSolver):
         del public
         if not (self.is_set("curvature") or math.isfinite(problem.loss.curvature)):
             return f"the {problem.loss.name} loss has no known bound on its curvature: give `curvature`"
-        if not (self.is_set("steps") or math.isfinite(self.start_gap(problem))):
+        if not (self.is_set("steps") or math.isfinite(self._start_gap(problem))):
             return f"the {problem.loss.name} loss has no known bound on its value at 0: give `gap` or `steps`"
         return None
 
@@ -235,22 +210,22 @@ class DPSpider(StepwiseSolver):
             slope_clip=min(allowed, 2.0 * self.clip / moved) if moved > 0.0 else allowed,
         )
 
-    def schedule(self, instance: Instance) -> SpiderSchedule:
-        """The schedule for a solver whose clip, curvature and gap are set."""
+    def _schedule(self, instance: Instance) -> SpiderSchedule:
+        """T and q, once clip, curvature and gap are set."""
         return planned_schedule(
             signal=(instance.mu * instance.public.n / instance.public.relation.factor) ** 2,
             clip=self.clip,
-            smoothness=self.assumed_smoothness(instance),
-            gap=self.start_gap(instance.problem),
+            smoothness=self._assumed_smoothness(instance),
+            gap=self._start_gap(instance.problem),
             parameters=instance.parameters,
             steps=self.steps,
         )
 
-    def assumed_smoothness(self, instance: Instance) -> float:
+    def _assumed_smoothness(self, instance: Instance) -> float:
         """L of the objective."""
         return self.curvature + instance.penalty_smoothness
 
-    def start_gap(self, problem: Problem) -> float:
+    def _start_gap(self, problem: Problem) -> float:
         """The given gap, else the least of the problem's and the bound on the loss at 0; infinite if not known."""
         if self.gap is not None:
             return self.gap
@@ -259,13 +234,13 @@ class DPSpider(StepwiseSolver):
         return min(known, math.inf if at_zero is None else at_zero)
 
     def gradient_norm_bound(self, instance: Instance) -> float | None:
-        """The module's bound on the root mean square of the gradient norm over the iterates, in expectation.
+        """The bound of the first comment: on the root mean square of the gradient norm at the iterates, expected.
 
         None where the noise of the differences is too large, a penalty is not smooth, there is a set, or no gap is
         known.
         """
         problem, public, eta = instance.problem, instance.public, self.step_size
-        gap = self.start_gap(problem)
+        gap = self._start_gap(problem)
         flows = problem.regulariser.is_smooth and isinstance(problem.constraint, Unconstrained)
         if self.steps == 0 or not (flows and math.isfinite(gap)):
             return None
@@ -273,10 +248,33 @@ class DPSpider(StepwiseSolver):
         factor = public.relation.factor / public.n
         slope = self.difference_clip * self.curvature * eta * factor * difference.noise_multiplier
         carried = min(self.period, self.steps) * instance.parameters * slope**2
-        if carried > 1.0 - self.assumed_smoothness(instance) * eta:
+        if carried > 1.0 - self._assumed_smoothness(instance) * eta:
             return None
         noise = factor * self.clip * anchor.noise_multiplier if anchor.noise_multiplier else 0.0
         return math.sqrt(2.0 * gap / (eta * self.steps) + instance.parameters * noise**2)
+
+
+def planned_schedule(
+    *, signal: float, clip: float, smoothness: float, gap: float, parameters: int, steps: int | None = None
+) -> SpiderSchedule:
+    """The schedule that balances what the steps gain and what the noise costs; see the comment at the top.
+
+    Args:
+        signal: W, infinite without noise.
+        clip: C.
+        smoothness: L.
+        gap: a bound on the excess of the start.
+        parameters: p.
+        steps: T, where it is given.
+    """
+    if steps is None:
+        steps = math.ceil(
+            min((smoothness * gap * (signal / (clip * parameters)) ** 2) ** (1.0 / 3.0), MOST_STEPS)
+        )
+    period = signal / (max(steps, 1) * parameters)
+    return SpiderSchedule(
+        steps, int(max(1.0, min(math.floor(period) if math.isfinite(period) else steps, steps)))
+    )
 
 
 @jax.jit

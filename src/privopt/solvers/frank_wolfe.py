@@ -38,9 +38,8 @@ from privopt.solvers.fields import derived, number, optional
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.stepwise import StepwiseSolver
 
-# ------------------------------------------------------------------------------------------------------------
-# Defaults and forecast of Frank-Wolfe on l1 balls, simplexes, polytopes, and products of balls, simplexes and boxes. A
-# set is a product of parts, each with vertices of its own that are chosen among privately: an l1 ball of p parameters
+# ---- Defaults and forecast of Frank-Wolfe ------------------------------------------------------------------
+# A set is a product of parts, each with vertices of its own that are chosen among privately: an l1 ball of p parameters
 # has 2 p, a simplex p, and a box two a coordinate. With radii R_k (half a side of a box) and m_k vertices the gap after
 # T steps is about
 #
@@ -49,7 +48,7 @@ from privopt.solvers.stepwise import StepwiseSolver
 # z_k the noise multiplier of the choices of part k, which cost 1 / (2 z_k^2) each. At a given total cost the sum is
 # least for costs in proportion to (R_k log m_k)^(2/3), which is how a step's cost is divided. Utility only.
 #
-# A refit leaves `selection_share` of the cost to the choices; see `frank_wolfe_refit` for what the rest pays for.
+# A refit leaves `selection_share` of the cost to the choices; the last section says what the rest pays for.
 FEW_STEPS = 10
 FEWEST_STEPS, MOST_STEPS = 20, 150
 STEPS_SHARE = 0.05  # of the steps that minimise the bound, whose curvature is far above what data show
@@ -94,95 +93,6 @@ class Part:
         ups = (self.start, self.start + self.size)
         downs = (parameters + ups[0], parameters + ups[1])
         return (ups, downs) if self.signed else (ups,)
-
-
-def parts(constraint: Constraint, parameters: int) -> tuple[Part, ...] | None:
-    """The parts of a set of so many parameters; None if it has other parts than balls, simplexes and bounded boxes."""
-    blocks = constraint.parts if isinstance(constraint, Product) else ((constraint, parameters),)
-    found: list[Part] = []
-    start = 0
-    for block, size in blocks:
-        match block:
-            case L1Ball(radius):
-                found.append(Part(start=start, size=size, signed=True, radius=radius))
-            case Simplex(radius):
-                found.append(Part(start=start, size=size, signed=False, radius=radius))
-            case Box():
-                lows, highs = block.bounds((size,))
-                if not (np.all(np.isfinite(lows)) and np.all(np.isfinite(highs))):
-                    return None
-                found += [
-                    Part(
-                        start=start + j, size=1, signed=True, radius=(high - low) / 2, centre=(low + high) / 2
-                    )
-                    for j, (low, high) in enumerate(zip(lows.tolist(), highs.tolist(), strict=True))
-                ]
-            case _:
-                return None
-        start += size
-    return tuple(found)
-
-
-def parts_of(problem: Problem, parameters: int) -> tuple[Part, ...]:
-    """The parts of a problem's set; none for a polytope, which is one choice among its vertices."""
-    return parts(problem.constraint, parameters) or ()
-
-
-def intervals(product: Product, params: Array) -> NDArray[np.bool_]:
-    """Which parameters are an interval of their own, in their shape."""
-    alone = np.zeros(params.size, np.bool_)
-    for part in parts(product, params.size) or ():
-        alone[part.start] |= part.signed and part.size == 1
-    return alone.reshape(params.shape)
-
-
-def shares_of(found: tuple[Part, ...]) -> tuple[float, ...]:
-    """What each part with a choice takes of a step's cost: in proportion to (R log m)^(2/3), see the module."""
-    weights = [part.weight ** (2.0 / 3.0) for part in found if part.vertices > 1]
-    return tuple(weight / sum(weights) for weight in weights)
-
-
-def vertex_obstacle(problem: Problem, parameters: int) -> str | None:
-    """Why a set has no vertices that can be chosen among, or None if it has."""
-    constraint = problem.constraint
-    if not problem.regulariser.is_smooth:
-        return mirror_geometry.not_smooth(problem)
-    if isinstance(constraint, Polytope):
-        size = len(constraint.vertices[0])
-        return (
-            None
-            if size == parameters
-            else f"its vertices have {size} entries, and there are {parameters} parameters"
-        )
-    found = parts(constraint, parameters)
-    if found is None:
-        return (
-            "it moves between the vertices of an l1 ball, a simplex, a polytope, or a product of l1 balls, simplexes "
-            f"and boxes, and the set is {constraint!r}: use L1Ball(radius)"
-        )
-    choices = len(shares_of(found))
-    if not 1 <= choices <= MOST_CHOICES:
-        return (
-            f"it makes a choice a step for every ball, simplex and coordinate of a box, here {choices}, and takes 1 to "
-            f"{MOST_CHOICES} of them: use accelerated mirror descent"
-        )
-    return None
-
-
-def _states_entries(instance: Instance) -> bool:
-    """Whether the bound on entries belongs to the data, as that of features that were scaled by bounds."""
-    return instance.public.entry_bound is not None
-
-
-def noise_weight(instance: Instance) -> float:
-    """sum_k R_k log m_k z_k / z for the shares of a step's cost; log m for a polytope, whose scores hold its size."""
-    constraint = instance.problem.constraint
-    if isinstance(constraint, Polytope):
-        return math.log(max(2, len(constraint.vertices)))
-    chosen = [part for part in parts_of(instance.problem, instance.parameters) if part.vertices > 1]
-    return sum(
-        part.weight / math.sqrt(share) for part, share in zip(chosen, shares_of(tuple(chosen)), strict=True)
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,7 +193,7 @@ class FrankWolfe(StepwiseSolver):
     @property
     def refit_mechanism(self) -> Gaussian:
         """The mechanism of each step of the refit: T / (2 z^2) times its share of that, over so many steps."""
-        ratio = STEPS / (self.steps * (1.0 - self.selection_share))
+        ratio = REFIT_STEPS / (self.steps * (1.0 - self.selection_share))
         return Gaussian(self.noise_multiplier * math.sqrt(ratio))
 
     def mechanisms(self) -> tuple[ExponentialMechanism, ...]:
@@ -301,15 +211,15 @@ class FrankWolfe(StepwiseSolver):
         choices = super().event(public)
         if not (self.refit and self.steps):
             return choices
-        return sequence((choices, Repeated(self.refit_mechanism.event(), STEPS)))
+        return sequence((choices, Repeated(self.refit_mechanism.event(), REFIT_STEPS)))
 
     def releases(self) -> int:
         """One a choice, and one a step of the refit."""
-        return self.steps * len(self.shares or (1.0,)) + (STEPS if self.refit and self.steps else 0)
+        return self.steps * len(self.shares or (1.0,)) + (REFIT_STEPS if self.refit and self.steps else 0)
 
     def passes(self) -> float:
         """One a step: its choices share a mean gradient."""
-        return float(self.steps + (STEPS if self.refit and self.steps else 0))
+        return float(self.steps + (REFIT_STEPS if self.refit and self.steps else 0))
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """A set with vertices, and a smooth penalty."""
@@ -317,7 +227,7 @@ class FrankWolfe(StepwiseSolver):
         return refit_obstacle(problem) if obstacle is None and self.refit else obstacle
 
     def forecast(self, instance: Instance) -> Forecast:
-        """The gap of the module, no more than the loss at zero; notices of few steps and of a missing entry bound."""
+        """The gap of the first comment, at most the loss at zero; notices of few steps and of a missing entry bound."""
         public = instance.public
         excess = 8.0 * mirror_geometry.smoothness(instance, self.entry_bound) / (self.steps + 2)
         if self.noise_multiplier > 0:
@@ -375,7 +285,7 @@ class FrankWolfe(StepwiseSolver):
                 curator.release(PartScores(mean=mean, places=part.scores(params.size)), mechanism)
                 for part, mechanism in zip(open_parts, mechanisms, strict=True)
             ]
-        # A rehearsal without data answers zeros in the shape of the scores: the first vertex.
+        # A dry run answers zeros in the shape of the scores: the first vertex.
         return _towards(params, chosen, parts=parts, ratio=ratio)
 
     def _polytope_step(
@@ -399,7 +309,7 @@ class FrankWolfe(StepwiseSolver):
         inner = restricted(problem, curator.public, params)
         descent = GradientDescent(
             noise_multiplier=self.refit_mechanism.noise_multiplier,
-            steps=STEPS,
+            steps=REFIT_STEPS,
             step_size=inner.step_size,
             clip=inner.clip if self.noise_multiplier > 0 else math.inf,
             momentum=0.0,
@@ -433,14 +343,99 @@ def _towards(params: Array, chosen: list[Array], *, parts: tuple[Part, ...], rat
     return jnp.reshape(moved, params.shape)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# The second stage of Frank-Wolfe: the problem on the features that were selected, and how far a descent steps there.
+def parts_of_set(constraint: Constraint, parameters: int) -> tuple[Part, ...] | None:
+    """The parts of a set of so many parameters; None if it has other parts than balls, simplexes and bounded boxes."""
+    found: list[Part] = []
+    start = 0
+    for block, size in _blocks(constraint, parameters):
+        match block:
+            case L1Ball(radius):
+                found.append(Part(start=start, size=size, signed=True, radius=radius))
+            case Simplex(radius):
+                found.append(Part(start=start, size=size, signed=False, radius=radius))
+            case Box():
+                lows, highs = block.bounds((size,))
+                if not (np.all(np.isfinite(lows)) and np.all(np.isfinite(highs))):
+                    return None
+                found += [
+                    Part(
+                        start=start + j, size=1, signed=True, radius=(high - low) / 2, centre=(low + high) / 2
+                    )
+                    for j, (low, high) in enumerate(zip(lows.tolist(), highs.tolist(), strict=True))
+                ]
+            case _:
+                return None
+        start += size
+    return tuple(found)
+
+
+def parts_of(problem: Problem, parameters: int) -> tuple[Part, ...]:
+    """The parts of a problem's set; none for a polytope, which is one choice among its vertices."""
+    return parts_of_set(problem.constraint, parameters) or ()
+
+
+def intervals(product: Product, params: Array) -> NDArray[np.bool_]:
+    """Which parameters are an interval of their own, in their shape."""
+    alone = np.zeros(params.size, np.bool_)
+    for part in parts_of_set(product, params.size) or ():
+        alone[part.start] |= part.signed and part.size == 1
+    return alone.reshape(params.shape)
+
+
+def shares_of(found: tuple[Part, ...]) -> tuple[float, ...]:
+    """What each part with a choice takes of a step's cost: in proportion to (R log m)^(2/3)."""
+    weights = [part.weight ** (2.0 / 3.0) for part in found if part.vertices > 1]
+    return tuple(weight / sum(weights) for weight in weights)
+
+
+def vertex_obstacle(problem: Problem, parameters: int) -> str | None:
+    """Why a set has no vertices that can be chosen among, or None if it has."""
+    constraint = problem.constraint
+    if not problem.regulariser.is_smooth:
+        return mirror_geometry.not_smooth(problem)
+    if isinstance(constraint, Polytope):
+        size = len(constraint.vertices[0])
+        if size == parameters:
+            return None
+        return f"its vertices have {size} entries, and there are {parameters} parameters"
+    found = parts_of_set(constraint, parameters)
+    if found is None:
+        return (
+            "it moves between the vertices of an l1 ball, a simplex, a polytope, or a product of l1 balls, simplexes "
+            f"and boxes, and the set is {constraint!r}: use L1Ball(radius)"
+        )
+    choices = len(shares_of(found))
+    if not 1 <= choices <= MOST_CHOICES:
+        return (
+            f"it makes a choice a step for every ball, simplex and coordinate of a box, here {choices}, and takes 1 to "
+            f"{MOST_CHOICES} of them: use accelerated mirror descent"
+        )
+    return None
+
+
+def _states_entries(instance: Instance) -> bool:
+    """Whether the bound on entries belongs to the data, as that of features that were scaled by bounds."""
+    return instance.public.entry_bound is not None
+
+
+def noise_weight(instance: Instance) -> float:
+    """sum_k R_k log m_k z_k / z for the shares of a step's cost; log m for a polytope, whose scores hold its size."""
+    constraint = instance.problem.constraint
+    if isinstance(constraint, Polytope):
+        return math.log(max(2, len(constraint.vertices)))
+    chosen = [part for part in parts_of(instance.problem, instance.parameters) if part.vertices > 1]
+    return sum(
+        part.weight / math.sqrt(share) for part, share in zip(chosen, shares_of(tuple(chosen)), strict=True)
+    )
+
+
+# ---- The second stage: the problem on the features that were selected, and how far a descent steps there ---
 # All of it is a function of public numbers and of released parameters. Features have entries of at most a public e;
 # with k of them gradients are clipped at `SLOPE e sqrt(k)`, in a balanced way where the loss has one, and a step is
 # `STEP / (curvature e^2)`: 0.5 sqrt(k) and 1 for the logistic loss and entries within 1. Balanced gradients are
 # shorter, up to half, so steps are twice as long; where there are many features, which may be correlated, they are
 # shorter again.
-STEPS = 20
+REFIT_STEPS = 20
 SLOPE = 0.5  # that gradients are clipped at, over the loss's largest; over 1 where that is infinite
 STEP = 0.25  # over the curvature of the loss in one feature; over 1 where that is infinite
 MANY = 16  # features: with k of them more, a step is sqrt(MANY / k) times as long

@@ -23,7 +23,6 @@ from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_defaults
 from privopt.planning.averaging import Average, mixing_ratios
 from privopt.planning.coordinates import Coordinates, RowSpectrum
-from privopt.planning.descent_defaults import default_clip
 from privopt.planning.descent_theory import Shares, SmoothObjective, budget_shares
 from privopt.planning.forecast import Forecast
 from privopt.planning.improvement_share import Evidence
@@ -44,9 +43,8 @@ from privopt.solvers.stepwise import StepwiseSolver
 
 # ---- The defaults rest on `descent_defaults`, the two settings for theorems on `descent_theory` ------------
 SHARE_OF_STEP = 0.5  # what a given step size may take of a parameter for the ridge by a gradient step
-
 HURRIED = 0.95  # momentum of the last half, where parameters still grow
-GROWING = 2.5  # standard deviations
+GROWING = 2.5  # standard deviations of noise, beyond which parameters are taken to grow
 RARE = 10.0  # minus the logarithm of how often noise alone shows a curvature
 
 
@@ -92,73 +90,6 @@ class ShownCurvature:
     def step_size(self, longest: float) -> float:
         """1 / L, and no more than the longest step."""
         return min(longest, 1.0 / self.largest) if self.largest > 0.0 else longest
-
-
-def still_grows(points: abc.Sequence[ArrayLike], slopes: abc.Sequence[ArrayLike], deviation: float) -> bool:
-    """Whether the second half of some released gradients points away from 0, beyond 2.5 deviations of its noise.
-
-    Classes that lie apart want long parameters, and a hinge is nearly flat in their length: it is the one direction in
-    which steps that suit all others stop short. It is the direction of the point before these gradients, which has none
-    of their noise. Post-processing.
-
-    Args:
-        points: where the gradients were taken, (p,) each.
-        slopes: the gradients, penalty included, (p,) each.
-        deviation: standard deviation of the noise in an entry of one.
-    """
-    half = len(points) // 2
-    if not half:
-        return False
-    at = np.asarray(points[half - 1], np.float64)
-    mean = np.mean(np.asarray(slopes[half:], np.float64), axis=0)
-    noise = deviation * float(np.linalg.norm(at)) / math.sqrt(len(slopes) - half)
-    return -float(mean @ at) > GROWING * noise > 0.0
-
-
-def for_pl(facts: SmoothObjective, constant: float) -> dict[str, Any]:
-    """Fields for an objective with `|grad|^2 >= 2 constant excess`: no momentum, the last iterate."""
-    return {
-        "steps": facts.steps_to_contract(constant),
-        "returns": "last",
-        "contraction": max(1.0 - constant / facts.smoothness, 1e-12),
-        **plain_steps(facts),
-    }
-
-
-def for_stationarity(facts: SmoothObjective) -> dict[str, Any]:
-    """Fields that make the gradient of any smooth objective small."""
-    return {"steps": facts.steps_to_flatten(), **plain_steps(facts)}
-
-
-def plain_steps(facts: SmoothObjective) -> dict[str, Any]:
-    """Steps of size 1 / L without momentum, as the bounds of `descent_theory` assume."""
-    return {"step_size": 1.0 / facts.smoothness, "momentum": 0.0, "smoothness": facts.smoothness}
-
-
-def objective_facts(
-    instance: Instance, *, clip: float, smoothness: float | None = None, gap: float | None = None
-) -> SmoothObjective:
-    """The constants of the bounds in `descent_theory`, from public quantities.
-
-    Args:
-        instance: the problem and the budget.
-        clip: C.
-        smoothness: L, the ridge included; default that of the problem.
-        gap: a bound on the excess of the start; default the bound on the loss at 0.
-    Raises:
-        ValueError: a constant is neither given nor known.
-    """
-    if smoothness is None:
-        smoothness = instance.problem.smoothness(instance.public)
-    if gap is None:
-        gap = instance.loss_at_zero
-    if gap is None or not math.isfinite(smoothness):
-        raise ValueError(
-            f"the {instance.problem.loss.name} loss has no known bound on its curvature or on its value at 0: give "
-            "`smoothness` and `gap`."
-        )
-    noise = descent_defaults.noise_of_one(instance, clip)
-    return SmoothObjective(smoothness=smoothness, gap=gap, noise=noise, parameters=instance.parameters)
 
 
 class DescentState(NamedTuple):
@@ -244,16 +175,16 @@ class GradientDescent(StepwiseSolver):
         return not instance.is_private and not self.is_set("momentum")
 
     def default_steps(self, instance: Instance) -> int:
-        return self.setting(instance).steps
+        return self._setting(instance).steps
 
     def default_clip(self, instance: Instance) -> float:
-        return self.setting(instance).clip
+        return self._setting(instance).clip
 
     def default_step_size(self, instance: Instance) -> float:
-        return self.setting(instance).step_size
+        return self._setting(instance).step_size
 
     def default_momentum(self, instance: Instance) -> float:
-        return self.setting(instance).momentum
+        return self._setting(instance).momentum
 
     def default_returns(
         self, instance: Instance
@@ -297,7 +228,7 @@ class GradientDescent(StepwiseSolver):
         Raises:
             ValueError: a constant is neither given nor known.
         """
-        clip = default_clip(instance) if clip is None else clip
+        clip = descent_defaults.default_clip(instance) if clip is None else clip
         facts = objective_facts(instance, clip=clip, smoothness=smoothness, gap=gap)
         if constant is None:
             if instance.problem.loss.convex is False:
@@ -305,7 +236,14 @@ class GradientDescent(StepwiseSolver):
                     f"the {instance.problem.loss.name} loss is not convex: a ridge says nothing, give `constant`."
                 )
             constant = instance.ridge
-        return cls(clip=clip, shares=shares, **for_pl(facts, constant))
+        return cls(
+            clip=clip,
+            steps=facts.steps_to_contract(constant),
+            returns="last",
+            shares=shares,
+            contraction=max(1.0 - constant / facts.smoothness, 1e-12),
+            **_plain_steps(facts),
+        )
 
     @classmethod
     def for_stationarity(
@@ -326,9 +264,9 @@ class GradientDescent(StepwiseSolver):
         Raises:
             ValueError: a constant is neither given nor known.
         """
-        clip = default_clip(instance) if clip is None else clip
+        clip = descent_defaults.default_clip(instance) if clip is None else clip
         facts = objective_facts(instance, clip=clip, smoothness=smoothness, gap=gap)
-        return cls(clip=clip, returns=returns, **for_stationarity(facts))
+        return cls(clip=clip, steps=facts.steps_to_flatten(), returns=returns, **_plain_steps(facts))
 
     def forecast(self, instance: Instance) -> Forecast:
         """That of `descent_defaults`, and a notice where the step size is too large."""
@@ -357,7 +295,7 @@ class GradientDescent(StepwiseSolver):
 
     def longest_step(self, instance: Instance) -> float:
         """The stability limit 2 (1 + b) / ((1 + 2 b) L) of momentum b; for any b where it is open."""
-        curved = self.stepped_smoothness(instance)
+        curved = self._stepped_smoothness(instance)
         momentum = self.momentum if self.is_set("momentum") else 1.0
         return 2.0 * (1.0 + momentum) / ((1.0 + 2.0 * momentum) * curved) if curved > 0 else math.inf
 
@@ -402,12 +340,7 @@ class GradientDescent(StepwiseSolver):
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 4, with momentum and averaging."""
-        step = partial(
-            _step,
-            problem=problem,
-            shrinks=bool(self.shrinks),
-            restarts=bool(self.restarts),
-        )
+        step = partial(_step, problem=problem, shrinks=bool(self.shrinks), restarts=bool(self.restarts))
         nothing = jnp.zeros_like(start)
         state = DescentState(start, start, start, nothing, jnp.zeros(()), jnp.asarray(True))
         points: list[Array] = []
@@ -525,8 +458,8 @@ class GradientDescent(StepwiseSolver):
         average = "settled" if self.returns == "corrected" else self.returns or "weighted"
         return mixing_ratios(average, self.steps, precision)
 
-    def setting(self, instance: Instance) -> descent_defaults.Setting:
-        """The practical setting for what is known of a solver's fields."""
+    def _setting(self, instance: Instance) -> descent_defaults.Setting:
+        """The practical setting for what is known of the fields."""
         return descent_defaults.descent_setting(
             instance,
             clip=self.clip,
@@ -535,12 +468,64 @@ class GradientDescent(StepwiseSolver):
             shrinks=bool(self.shrinks),
         )
 
-    def stepped_smoothness(self, instance: Instance) -> float:
+    def _stepped_smoothness(self, instance: Instance) -> float:
         """The known curvature of what gradient steps descend on."""
         if self.smoothness is not None:
             return self.smoothness
         ridge = instance.penalty_smoothness if self.default_shrinks(instance) else 0.0
         return instance.known_smoothness - ridge
+
+
+def objective_facts(
+    instance: Instance, *, clip: float, smoothness: float | None = None, gap: float | None = None
+) -> SmoothObjective:
+    """The constants of the bounds in `descent_theory`, from public quantities.
+
+    Args:
+        instance: the problem and the budget.
+        clip: C.
+        smoothness: L, the ridge included; default that of the problem.
+        gap: a bound on the excess of the start; default the bound on the loss at 0.
+    Raises:
+        ValueError: a constant is neither given nor known.
+    """
+    if smoothness is None:
+        smoothness = instance.problem.smoothness(instance.public)
+    if gap is None:
+        gap = instance.loss_at_zero
+    if gap is None or not math.isfinite(smoothness):
+        raise ValueError(
+            f"the {instance.problem.loss.name} loss has no known bound on its curvature or on its value at 0: give "
+            "`smoothness` and `gap`."
+        )
+    noise = descent_defaults.noise_of_one(instance, clip)
+    return SmoothObjective(smoothness=smoothness, gap=gap, noise=noise, parameters=instance.parameters)
+
+
+def _plain_steps(facts: SmoothObjective) -> dict[str, Any]:
+    """Steps of size 1 / L without momentum, as the bounds of `descent_theory` assume."""
+    return {"step_size": 1.0 / facts.smoothness, "momentum": 0.0, "smoothness": facts.smoothness}
+
+
+def still_grows(points: abc.Sequence[ArrayLike], slopes: abc.Sequence[ArrayLike], deviation: float) -> bool:
+    """Whether the second half of some released gradients points away from 0, beyond 2.5 deviations of its noise.
+
+    Classes that lie apart want long parameters, and a hinge is nearly flat in their length: it is the one direction in
+    which steps that suit all others stop short. It is the direction of the point before these gradients, which has none
+    of their noise. Post-processing.
+
+    Args:
+        points: where the gradients were taken, (p,) each.
+        slopes: the gradients, penalty included, (p,) each.
+        deviation: standard deviation of the noise in an entry of one.
+    """
+    half = len(points) // 2
+    if not half:
+        return False
+    at = np.asarray(points[half - 1], np.float64)
+    mean = np.mean(np.asarray(slopes[half:], np.float64), axis=0)
+    noise = deviation * float(np.linalg.norm(at)) / math.sqrt(len(slopes) - half)
+    return -float(mean @ at) > GROWING * noise > 0.0
 
 
 def _deviation(noise: Gaussian, query: ClippedGradient, public: Public) -> float:

@@ -5,8 +5,8 @@ Solves min_x F(x) + r(x) over a constraint set by T proximal steps, each an appr
     F_t(x) = F(x) + r(x) + lam |x - x_(t-1)|^2,
 
 found by m noisy subgradient steps that need no smoothness. A sharp minimum (gradients that stay large near it) makes
-the proximal steps contract fast, and each gets `ratio` times the budget of the one before. The comment below
-has the default weight lam, the prediction of the excess and its proof.
+the proximal steps contract fast, and each gets `ratio` times the budget of the one before. The comment below has
+the default weight lam, the prediction of the excess and its proof.
 Source: Menart, Ullah, Arora, Bassily, Guzman 2023, Algorithms 2 and 4; Lacoste-Julien, Schmidt, Bach 2012.
 """
 
@@ -40,8 +40,7 @@ from privopt.solvers.fields import derived, number
 from privopt.solvers.guarded import guarded
 
 # ---- Weight, budgets, prediction and bound of the private proximal point method ----------------------------
-# T proximal steps, each an approximate minimum of `F_t(x) = F(x) + r(x) + lam |x - x_(t-1)|^2` by m noisy subgradient
-# steps, with gradients of norm at most C:
+# With m noisy subgradient steps on each F_t, and gradients of norm at most C:
 #
 #     strong convexity  mu = 2 lam - (weak convexity of F)
 #     weight            lam = max(weak convexity, 1 / (2 gamma^2 F_0^((kappa - 2) / kappa)))
@@ -56,20 +55,8 @@ from privopt.solvers.guarded import guarded
 # The excess after a proximal step is a convex function of the one before, so following the mean through it is no bound.
 # The bound follows the mean through the function's chord over all excesses that gradients of norm C allow, and then
 # uses Markov's inequality.
-_root = cast(Any, brentq)  # its type information is incomplete
 FAILURE = 0.1  # of the bound, by Markov's inequality
-
-
-def noise_factors(ratio: float, steps: int) -> NDArray[np.float64]:
-    """What each proximal step's noise multiplier is over that of equal budgets at the same price.
-
-    Args:
-        ratio: the budget of a proximal step over that of the one before it.
-        steps: T.
-    """
-    logs = math.log(ratio) * np.arange(steps)
-    shares = np.exp(np.maximum(logs - logs[-1:], -100.0))  # a step that buys nothing would have no multiplier
-    return np.sqrt(shares.sum() / (steps * shares)) if steps else shares
+_root = cast(Any, brentq)  # its type information is incomplete
 
 
 class ProximalState(NamedTuple):
@@ -82,7 +69,7 @@ class ProximalState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class KLProximalPoint(Solver):
-    """The private proximal point method.
+    """Proximal steps, each taken by noisy subgradient steps, with budgets that grow by a fixed ratio.
 
     Attributes:
         outer_steps: T, proximal steps; 0 returns the start and spends nothing.
@@ -128,15 +115,15 @@ class KLProximalPoint(Solver):
         return instance.growth
 
     def default_weight(self, instance: Instance) -> float:
-        """lam for a solver whose clip and growth are set; see the module.
+        """lam, see the comment above; clip and growth are set.
 
         Raises:
             ValueError: nothing bounds the excess of the start.
         """
         growth = self.growth
-        assert growth is not None  # as its own rule comes first
+        assert growth is not None  # `applicable` asks for one where the weight is open
         power = (growth.kappa - 2.0) / growth.kappa
-        gap = growth.gap_within(self.steepest(instance)) if power > 0.0 else 1.0
+        gap = growth.gap_within(self._steepest(instance)) if power > 0.0 else 1.0
         if not math.isfinite(gap):
             raise ValueError(
                 "the default weight needs a bound on the excess of the start: give `weight`, a `growth` with a finite "
@@ -152,11 +139,14 @@ class KLProximalPoint(Solver):
             )
 
     def filled(self, instance: Instance) -> Self:
+        """As for every solver; where T m would be more than `most_steps`, m is lowered first, then T."""
         solver = super().filled(instance)
-        return solver.with_(**solver.within_most_steps())
+        outer = min(solver.outer_steps, solver.most_steps)
+        inner = min(solver.inner_steps, solver.most_steps // max(outer, 1))
+        return solver.with_(outer_steps=outer, inner_steps=inner)
 
     def forecast(self, instance: Instance) -> Forecast:
-        """The prediction and the bound of the module, from a growth and a bound on the excess of the start."""
+        """The prediction and the bound of the comment above, from a growth and a bound on the excess of the start."""
         notices = () if instance.is_private else (NOISE_IS_OFF,)
         gap = self._start_gap(instance)
         if gap is None:
@@ -164,7 +154,7 @@ class KLProximalPoint(Solver):
                 meaning="no formula but for a KL condition, a finite clip and no penalty", notices=notices
             )
         assert self.growth is not None  # else nothing bounds the start
-        worst = self.growth.excess_at(self.steepest(instance))
+        worst = self.growth.excess_at(self._steepest(instance))
         excess = gap
         for left in self._left_by_noise(instance):
             excess = min(self._contracted(self.growth, excess) + left, worst)
@@ -209,7 +199,7 @@ class KLProximalPoint(Solver):
 
     def mechanisms(self) -> tuple[Gaussian, ...]:
         """The noise of each proximal step's releases."""
-        factors = noise_factors(self.ratio, self.outer_steps)
+        factors = _noise_factors(self.ratio, self.outer_steps)
         return tuple(Gaussian(float(self.noise_multiplier * factor)) for factor in factors)
 
     def event(self, public: Public) -> Event:
@@ -258,12 +248,7 @@ class KLProximalPoint(Solver):
             state = step(state, gradient, step_size=2.0 / (self.convexity * (t + 1)), ratio=2.0 / (t + 1))
         return state
 
-    def within_most_steps(self) -> dict[str, int]:
-        """T and m, lowered where T m would be more than `most_steps`: m first, then T."""
-        outer = min(self.outer_steps, self.most_steps)
-        return {"outer_steps": outer, "inner_steps": min(self.inner_steps, self.most_steps // max(outer, 1))}
-
-    def steepest(self, instance: Instance) -> float:
+    def _steepest(self, instance: Instance) -> float:
         """The largest norm of a clipped gradient."""
         return min(self.clip, instance.gradient_bound)
 
@@ -288,19 +273,19 @@ class KLProximalPoint(Solver):
         penalised = instance.penalty_smoothness > 0.0 or not instance.problem.regulariser.is_smooth
         if self.growth is None or not math.isfinite(self.clip) or penalised:
             return None
-        return self.growth.gap_within(self.steepest(instance))
+        return self.growth.gap_within(self._steepest(instance))
 
     def _left_by_noise(self, instance: Instance) -> list[float]:
         """tau_t of every proximal step."""
         per_mean = 2.0 / (self.convexity * (self.inner_steps + 1))
-        longest = self.steepest(instance) + self.clip  # the penalty pulls as far as the ball's radius allows
+        longest = self._steepest(instance) + self.clip  # the penalty pulls as far as the ball's radius allows
         scale = instance.public.relation.factor * self.clip / instance.public.n
         spreads = [instance.parameters * (noise.noise_multiplier * scale) ** 2 for noise in self.mechanisms()]
         return [per_mean * (longest**2 + spread) for spread in spreads]
 
     def _floor(self, instance: Instance) -> float:
         """Where the prediction would settle without noise."""
-        longest = self.steepest(instance) + self.clip
+        longest = self._steepest(instance) + self.clip
         left = 2.0 * longest**2 / (self.convexity * (self.inner_steps + 1))
         return left * (1.0 + 4.0 * self.weight / self.convexity)
 
@@ -347,3 +332,15 @@ def _step(
         average=state.average + ratio * (state.params - state.average),
         finite=state.finite,
     )
+
+
+def _noise_factors(ratio: float, steps: int) -> NDArray[np.float64]:
+    """What each proximal step's noise multiplier is over that of equal budgets at the same price.
+
+    Args:
+        ratio: the budget of a proximal step over that of the one before it.
+        steps: T.
+    """
+    logs = math.log(ratio) * np.arange(steps)
+    shares = np.exp(np.maximum(logs - logs[-1:], -100.0))  # a step that buys nothing would have no multiplier
+    return np.sqrt(shares.sum() / (steps * shares)) if steps else shares

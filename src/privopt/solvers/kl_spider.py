@@ -40,24 +40,6 @@ from privopt.solvers.guarded import guarded
 MOST_STEPS = 100_000
 
 
-def start_gap(growth: KL, clip: float, problem: Problem) -> float:
-    """The bound on the start's excess; gradients of norm C prove one if the loss is the whole objective."""
-    return growth.gap_within(clip if problem.regulariser.smoothness == 0.0 else math.inf)
-
-
-def bound_condition(growth: KL, problem: Problem) -> str:
-    """What the bound rests on."""
-    inside = (
-        ""
-        if isinstance(problem.constraint, Unconstrained)
-        else ", no step is cut short by the constraint set"
-    )
-    return (
-        f"if the objective is L-smooth and ({growth.gamma:.4g}, {growth.kappa:.4g})-KL along the path{inside} and no "
-        "gradient and no change of a gradient is clipped"
-    )
-
-
 class SpiderState(NamedTuple):
     """Where the descent stands; every entry is a function of released values."""
 
@@ -70,7 +52,7 @@ class SpiderState(NamedTuple):
 
 @dataclass
 class Course:
-    """How far a run has come: functions of releases."""
+    """A run so far; every value is a function of releases."""
 
     state: SpiderState
     spent: float = 0.0  # rho
@@ -148,7 +130,7 @@ class KLSpider(Solver):
     def configure(self, instance: Instance) -> Self:
         """See `Solver.configure`; the number of releases is that of the phases that the noise pays for."""
         solver = super().configure(instance)
-        return solver.with_(most_releases=solver.releases_at_most(instance.problem, instance.public))
+        return solver.with_(most_releases=solver._releases_at_most(instance.problem, instance.public))
 
     def scaled(self, factor: float) -> Self:
         """The same solver with all its noise times `factor`, which plans other phases."""
@@ -165,7 +147,7 @@ class KLSpider(Solver):
         bound = None
         if goal is not None and self.growth is not None and self.difference_clip >= 1.0:
             probability = 1.0 - self.failure if made.factor else 1.0
-            bound = Bound(goal, probability, bound_condition(self.growth, instance.problem))
+            bound = Bound(goal, probability, _bound_condition(self.growth, instance.problem))
         notices = self._notices(instance, made, gap, goal)
         return Forecast(bound=bound, indicators=start, notices=notices, for_convex=False)
 
@@ -187,7 +169,7 @@ class KLSpider(Solver):
             return f"its steps are gradient steps, and the penalty {problem.regulariser!r} is not smooth"
         if not (self.is_set("curvature") or math.isfinite(problem.loss.curvature)):
             return f"the {problem.loss.name} loss has no known bound on its curvature: give `curvature`"
-        if not self.has_start_gap(growth, problem):
+        if not self._has_start_gap(growth, problem):
             return "it needs a bound on the excess of the start: give `KL(..., gap=...)`"
         return None
 
@@ -283,7 +265,7 @@ class KLSpider(Solver):
             certain = course.events == 0 or planner.factor == 0
             probability = 1.0 if certain else 1.0 - self.failure
             meaning = f"excess at most this with probability {probability:.3g}"
-            condition = bound_condition(planner.growth, problem)
+            condition = _bound_condition(planner.growth, problem)
             findings["risk_bound"] = Finding(risk, f"{meaning}, {condition}")
         if planner.factor:
             share = course.spent / self.rho
@@ -294,12 +276,12 @@ class KLSpider(Solver):
         """The mechanism of a release at this price; no noise where none was asked for."""
         return Gaussian(1.0 / math.sqrt(2.0 * cost) if self.noise_multiplier else 0.0)
 
-    def has_start_gap(self, growth: KL, problem: Problem) -> bool:
+    def _has_start_gap(self, growth: KL, problem: Problem) -> bool:
         """Whether the start's excess is bounded; the clip that is derived is finite wherever there is noise."""
-        return math.isfinite(start_gap(growth, self.clip if self.is_set("clip") else 1.0, problem))
+        return math.isfinite(_start_gap(growth, self.clip if self.is_set("clip") else 1.0, problem))
 
     def phase_planner(self, problem: Problem, public: Public) -> tuple[PhasePlanner, float]:
-        """The planner of a configured solver, and the bound on the start's excess."""
+        """The planner of this configured solver, and the bound on the start's excess."""
         assert self.growth is not None  # it is configured
         made = PhasePlanner(
             growth=self.growth,
@@ -314,10 +296,10 @@ class KLSpider(Solver):
             difference_clip=self.difference_clip,
             most_steps=self.most_steps,
         )
-        return made, start_gap(self.growth, self.clip, problem)
+        return made, _start_gap(self.growth, self.clip, problem)
 
-    def releases_at_most(self, problem: Problem, public: Public) -> int:
-        """How many releases there can be at the noise of a configured solver."""
+    def _releases_at_most(self, problem: Problem, public: Public) -> int:
+        """How many releases there can be at the noise of this configured solver."""
         made, gap = self.phase_planner(problem, public)
         if self.variant == "paper":
             return releases(made, gap, self.rho)
@@ -374,6 +356,24 @@ def _step(
         estimate=estimate,
         steepness=steepness,
         finite=state.finite,
+    )
+
+
+def _start_gap(growth: KL, clip: float, problem: Problem) -> float:
+    """The bound on the start's excess; gradients of norm C prove one if the loss is the whole objective."""
+    return growth.gap_within(clip if problem.regulariser.smoothness == 0.0 else math.inf)
+
+
+def _bound_condition(growth: KL, problem: Problem) -> str:
+    """What the bound rests on."""
+    inside = (
+        ""
+        if isinstance(problem.constraint, Unconstrained)
+        else ", no step is cut short by the constraint set"
+    )
+    return (
+        f"if the objective is L-smooth and ({growth.gamma:.4g}, {growth.kappa:.4g})-KL along the path{inside} and no "
+        "gradient and no change of a gradient is clipped"
     )
 
 

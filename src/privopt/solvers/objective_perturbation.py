@@ -28,10 +28,9 @@ from privopt.result import Outcome, Status
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import derived
 
-# ------------------------------------------------------------------------------------------------------------
-# Defaults and forecast of objective perturbation: the ridge, the two noises, and what they cost. Utility
-# only.
-# What the guarantee rests on, the shift c and the sign of the slopes, is read off the query that will be released.
+# ---- Defaults and forecast of objective perturbation: the ridge, the two noises, and what they cost --------
+# Utility only. What the guarantee rests on, the shift c and the sign of the slopes, is read off the query that will be
+# released.
 LEAST_SHARE, LARGEST_SHARE = 1e-3, 0.3
 ROUNDING_LIMITS = (
     "the ridge is so small for this many units that rounding limits the accuracy of the minimiser, and much of the "

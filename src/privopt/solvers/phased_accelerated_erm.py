@@ -22,7 +22,6 @@ from privopt.mechanisms.sparse_test import SparseTest
 from privopt.mechanisms.tested_samples import TestedSamples
 from privopt.planning import descent_defaults, phases, stable_mean
 from privopt.planning import phased_accelerated_erm as planning
-from privopt.planning import phases as phase_planning
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.stable_mean import OUTLIERS, StableNumbers
@@ -417,7 +416,7 @@ class PhasedAcceleratedERM(Solver):
         counts = planning.steps(self)
         if self.reuse:
             return self.rate * sum(counts)
-        weights = phase_planning.phase_sizes(10**9, self.phases, self.share_decay)
+        weights = phases.phase_sizes(10**9, self.phases, self.share_decay)
         return self.rate * math.fsum(
             count * weight / 1e9 for count, weight in zip(counts, weights, strict=True)
         )
@@ -428,7 +427,7 @@ class PhasedAcceleratedERM(Solver):
             return 0
         units = public.n
         if not self.reuse:
-            units = max(phase_planning.phase_sizes(public.n, self.phases, self.share_decay))
+            units = max(phases.phase_sizes(public.n, self.phases, self.share_decay))
         return units * math.prod(problem.parameter_shape(public))
 
     def forecast(self, instance: Instance) -> Forecast:
@@ -468,7 +467,7 @@ class PhasedAcceleratedERM(Solver):
         if self.reuse or self.phases == 0:
             parts = [curator] * self.phases
         else:
-            sizes = phase_planning.phase_sizes(curator.public.n, self.phases, self.share_decay)
+            sizes = phases.phase_sizes(curator.public.n, self.phases, self.share_decay)
             parts = curator.blocks(sizes)
         yield from zip(parts, planning.strengths(self), self.lengths, strict=True)
 

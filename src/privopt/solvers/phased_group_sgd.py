@@ -20,7 +20,6 @@ from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.gaussian_test import GaussianTest
 from privopt.mechanisms.sparse_test import SparseTest
 from privopt.planning import descent_defaults, phases
-from privopt.planning import phases as phase_planning
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.plan import Finding
@@ -32,13 +31,7 @@ from privopt.result import Outcome
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import choice, derived, number, optional
 from privopt.solvers.friendly_means import PaperOutlierMean
-from privopt.solvers.held_means import (
-    ClippedMean,
-    MeanRelease,
-    PrivateMean,
-    StableMean,
-    StableMeanAuto,
-)
+from privopt.solvers.held_means import ClippedMean, MeanRelease, PrivateMean, StableMean, StableMeanAuto
 from privopt.solvers.norm_quantile import NormQuantile
 from privopt.status import Status
 
@@ -85,11 +78,6 @@ def balanced_groups(*, cost: float, spread: float, decay: float, dimensions: int
         rho: of one phase.
     """
     return cost * spread * math.sqrt(2.0**decay * dimensions / (2.0 * rho))
-
-
-def stability_radius(zeta: float) -> float:
-    """How far two passes end from each other with probability 1 - zeta, over eta L sqrt(T)."""
-    return 4.0 + 8.0 * math.sqrt(2.0 * math.log(1.0 / zeta))
 
 
 def paper_groups(n: int, m: float, epsilon: float, delta: float) -> float:
@@ -235,7 +223,7 @@ class PhasedGroupSGD(Solver):
         """
         if self.mode not in ("stable", "paper") or self.phases == 0 or not instance.is_private:
             return 0.1
-        return self.stable_plan(instance).share
+        return self._stable_plan(instance).share
 
     def default_search_epsilon(self, instance: Instance) -> float:
         """Of the search of a phase's spread: that of the least noise, for the phase of the fewest groups.
@@ -305,7 +293,7 @@ class PhasedGroupSGD(Solver):
         public = instance.public
         if self.phases == 0:
             return Forecast()
-        loss, eta, stddevs = self.gradient_norm, self.phase_step_sizes(), self.noise_stddevs(public)
+        loss, eta, stddevs = self.gradient_norm, self._phase_step_sizes(), self._noise_stddevs(public)
         sizes = zip(phases.users_of(self, public.n), self.groups_of(public.n), strict=True)
         steps = [users / count * public.typical_records for users, count in sizes]
         excess = self.distance**2 / (2.0 * eta[0] * steps[0])
@@ -345,23 +333,22 @@ class PhasedGroupSGD(Solver):
 
     def _phases(self, curator: Curator) -> Iterator[tuple[Curator, Phase]]:
         public = curator.public
-        sizes = phase_planning.users_of(self, public.n)
+        sizes = phases.users_of(self, public.n)
         parts = [curator] * self.phases if self.reuse or not sizes else curator.blocks(sizes)
-        groups, step_sizes = self.groups_of(public.n), self.phase_step_sizes()
-        phases = (Phase(*one) for one in zip(groups, step_sizes, self.means(public), strict=True))
-        yield from zip(parts, phases, strict=True)
+        groups, step_sizes = self.groups_of(public.n), self._phase_step_sizes()
+        planned = (Phase(*one) for one in zip(groups, step_sizes, self.means(public), strict=True))
+        yield from zip(parts, planned, strict=True)
 
     def _mean(self, radius: float, spread: float) -> PrivateMean:
         noise = Gaussian(self.mean_multiplier)
         fallback = radius if self.after_failure == "clip" else None
         if self.mode == "clip" and self.radius_quantile is not None:
-            steps = QUANTILE_STEPS
-            counts = Gaussian(self.noise_multiplier * math.sqrt(steps / QUANTILE_SHARE))
+            counts = Gaussian(self.noise_multiplier * math.sqrt(QUANTILE_STEPS / QUANTILE_SHARE))
             quantile = NormQuantile(
                 quantile=self.radius_quantile,
                 smallest=LEAST_RADIUS * radius,
                 largest=radius,
-                steps=steps,
+                steps=QUANTILE_STEPS,
                 noise=counts,
             )
             return QuantileMean(quantile=quantile, noise=noise)
@@ -385,7 +372,7 @@ class PhasedGroupSGD(Solver):
         """C_i of every phase: as many users a group in each of them, at least two groups."""
         return tuple(max(2, self.groups * users // n) for users in phases.users_of(self, n))
 
-    def phase_step_sizes(self) -> tuple[float, ...]:
+    def _phase_step_sizes(self) -> tuple[float, ...]:
         """eta_i = eta 2^(-p i)."""
         return tuple(self.step_size * 2.0 ** (-self.step_decay * i) for i in range(self.phases))
 
@@ -402,10 +389,10 @@ class PhasedGroupSGD(Solver):
             * self.gradient_norm
             * eta
             * math.sqrt(taken / (1.0 + eta * self.smoothness * taken / CONTRACTION))
-            for eta, taken in zip(self.phase_step_sizes(), steps, strict=True)
+            for eta, taken in zip(self._phase_step_sizes(), steps, strict=True)
         )
 
-    def stable_plan(self, instance: Instance) -> StableMeanPlan:
+    def _stable_plan(self, instance: Instance) -> StableMeanPlan:
         """What `plan_stable_mean` says of the phase of the fewest groups."""
         delta = phases.BAD_EVENTS * instance.budget.delta
         return plan_stable_mean(
@@ -416,7 +403,7 @@ class PhasedGroupSGD(Solver):
             outliers=OUTLIERS,
         )
 
-    def noise_stddevs(self, public: Public) -> tuple[float, ...]:
+    def _noise_stddevs(self, public: Public) -> tuple[float, ...]:
         """The noise of each phase's mean a coordinate."""
         counts = self.groups_of(public.n)
         multiplier = self.mean_multiplier
@@ -452,9 +439,10 @@ class PhasedGroupSGD(Solver):
         if not instance.is_private:
             return True
         try:
-            self.stable_plan(instance) if self.mode != "stable-auto" else self.default_search_epsilon(
-                instance
-            )
+            if self.mode == "stable-auto":
+                self.default_search_epsilon(instance)
+            else:
+                self._stable_plan(instance)
         except BudgetTooSmall:
             return False
         return True

@@ -141,8 +141,7 @@ class PhasedSGD(Solver):
         sizes = phase_sizes(curator.public.n, self.phases)
         blocks = curator.blocks(sizes) if sizes else []
         for block, step_size in zip(blocks, self.step_sizes(), strict=True):  # lines 2-3
-            average = PassAverage(
-                problem=problem, clip=self.clip, start=params, step_size=step_size
-            )  # line 4
+            # line 4
+            average = PassAverage(problem=problem, clip=self.clip, start=params, step_size=step_size)
             params = block.release(average, average.mechanism(self.noise_multiplier, block.public))  # line 5
         return Outcome(problem.constraint.project(params), Status.FINISHED)

@@ -6,13 +6,13 @@ shrink at a pace set by how much noise one step puts into predictions. Both make
 which otherwise has to be right for a signal that nobody knows beforehand.
 
 Source:
-    Ours; the parts are named in the comment above.
+    Ours; the comment below names the parts.
 """
 
 import math
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -37,9 +37,7 @@ from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.guarded import guarded
 from privopt.solvers.stepwise import StepwiseSolver
 
-# ------------------------------------------------------------------------------------------------------------
-# Formulas of whitened descent with posterior shrinkage: evidence, ridge, heat, cooling and curvature.
-# Utility only.
+# ---- Whitened descent with posterior shrinkage: evidence, ridge, heat, cooling, curvature. Utility only ----
 # All of it is in the eigenbasis of the released second moment, in which w = B v and the loss is logistic. With h the
 # eigenvalues, f their floor, lam the ridge, s the noise of one released gradient, T steps:
 #
@@ -182,14 +180,6 @@ def cooling(steps: Array, curvature: Array, heat: Array) -> Array:
     return (1.0 + heat * 0.25 / curvature * steps / COOLING_STEPS) ** -COOLING_POWER
 
 
-def refusal(problem: Any) -> str:
-    """Why it is not for a loss, as the end of a sentence."""
-    return (
-        f"its evidence and its steps follow the curvature of the logistic loss of two classes, and the loss is "
-        f"{problem.loss.name}: take Whitening() with its own descent"
-    )
-
-
 class PosteriorState(NamedTuple):
     """Where the descent stands, from its start and in the eigenbasis; every entry is a function of released values."""
 
@@ -241,7 +231,10 @@ class PosteriorDescent(StepwiseSolver):
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Logistic regression of two classes."""
         if not isinstance(problem.loss, Logistic):
-            return refusal(problem)
+            return (
+                "its evidence and its steps follow the curvature of the logistic loss of two classes, and the loss is "
+                f"{problem.loss.name}: take Whitening() with its own descent"
+            )
         if self.constant is not None and self.constant >= public.d:
             return f"constant={self.constant!r} is no column of d = {public.d}: columns are counted from 0"
         return None
@@ -328,9 +321,8 @@ def _step(
     ratio = 2.0 / (count + 1.0)  # weights t + 1
     gradient = state.gradient + ratio * (y - state.gradient)
     point = state.point + ratio * (at - state.point)
-    variance = (
-        frame.noise**2 * (4.0 * count + 2.0) / (3.0 * count * (count + 1.0))
-    )  # sum (t+1)^2 over (sum t+1)^2
+    # Of the weighted mean: sum (t + 1)^2 over (sum t + 1)^2.
+    variance = frame.noise**2 * (4.0 * count + 2.0) / (3.0 * count * (count + 1.0))
     found = evidence(frame.curvature * point - gradient, variance, frame.curvature, frame.shapes)
     rho = ridge_of(found.gain, variance, frame.curvature)
     curvature = mean_curvature(frame.axes.T @ there, frame)

@@ -22,11 +22,8 @@ from privopt.solvers.base import Solver
 from privopt.solvers.fields import derived, number
 from privopt.solvers.gradient_descent import GradientDescent
 
-# ------------------------------------------------------------------------------------------------------------
-# The radius of randomized smoothing, and the problem that is solved in place of the given one. Utility
-# only.
 
-
+# ---- The problem that is solved in place of the given one. Utility only ------------------------------------
 def smoothed_problem(problem: Problem, public: Public, radius: float, seed: int) -> Problem:
     """The problem with its loss smoothed; the problem itself for a radius of 0."""
     if radius == 0.0:

@@ -1,4 +1,4 @@
-"""Every solver by name, and the default choice."""
+"""Every solver by name, and the default choice; of a loss of the user's own it asks whether it looks convex."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -195,9 +195,8 @@ def automatic(instance: Instance) -> Choice:
         ValueError: a loss of the user's own has effects such as a callback.
     """
     problem, public = instance.problem, instance.public
-    require_pure_loss(
-        problem.loss, problem.parameter_shape(public), public
-    )  # it is tried on made-up points below
+    # It is tried on made-up points below.
+    require_pure_loss(problem.loss, problem.parameter_shape(public), public)
     if isinstance(problem.loss, GroupedLoss):
         return _for_groups(instance)
     if isinstance(problem.loss, BlackBox):
@@ -364,11 +363,11 @@ def _is_stable(solver: SVRG, instance: Instance) -> bool:
         return False
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Whether a loss of the user's own looks convex, and whether records share its corners: from its formula alone. A loss
-# is convex if `f((a + b) / 2) <= (f(a) + f(b)) / 2` for all parameters a and b. Up to 512 pairs at three distances are
-# tried, with rows of the longest length and targets of both signs and several sizes; all are drawn with one fixed key
-# and hold no data. That no pair refutes it proves nothing, so it only says which solver is likely to be the better one.
+# ---- Whether a loss of the user's own looks convex, and whether records share its corners: by its formula --
+# A loss is convex if `f((a + b) / 2) <= (f(a) + f(b)) / 2` for all parameters a and b. Up to 512 pairs at three
+# distances are tried, with rows of the longest length and targets of both signs and several sizes; all are drawn with
+# one fixed key and hold no data. That no pair refutes it proves nothing, so it only says which solver is likely to be
+# the better one.
 #
 # The mean of many records' losses is smooth where each has a corner of its own, as |x . w - y|, and steps settle on it;
 # max_j |w_j| has corners where all records have them, and steps do not. A segment is halved thirty times, each time to

@@ -45,13 +45,7 @@ from privopt.public import Public
 from privopt.result import Outcome, ending
 from privopt.solvers.fields import choice, derived, number, optional
 from privopt.solvers.gradient_estimates import Estimates
-from privopt.solvers.online_to_nonconvex import (
-    opened,
-    public_numbers,
-    result,
-    schedule,
-    take_penalised_step,
-)
+from privopt.solvers.online_to_nonconvex import opened, public_numbers, result, schedule, take_penalised_step
 from privopt.solvers.stepwise import StepwiseSolver
 
 # ---- Defaults, batches, correlated noise and forecast of single-pass O2NC ----------------------------------
@@ -103,7 +97,7 @@ class SinglePassO2NC(StepwiseSolver):
         slope_clip: H, of one unit's change of gradient over the distance; "lune" has none.
         draws: m, random shifts of one unit ("translate").
         typical: G, the norm of a mean gradient that the step size allows for, beside the noise.
-        step_size: eta, the same at every step; by default the schedule of the comment above.
+        step_size: eta, the same at every step; by default the schedule of `planning.o2nc`.
         places: where on each step the gradient is taken: "uniform" (anywhere, by public chance) or in its "middle",
             which halves the longest change.
         returns: "tail" (mean of the last tenth of the points), "last" (of the last window), "random" (of a uniformly
@@ -186,7 +180,7 @@ class SinglePassO2NC(StepwiseSolver):
         """S: 4, or 1 where a change can be no shorter than a gradient."""
         if not self.variance_reduction:
             return 1
-        return PERIOD if self.longest_change(instance.parameters) < 1.0 else 1
+        return PERIOD if self._longest_change(instance.parameters) < 1.0 else 1
 
     def check(self) -> None:
         """A period of several steps is variance reduction."""
@@ -246,7 +240,7 @@ class SinglePassO2NC(StepwiseSolver):
 
     def stream(self, n: int, parameters: int) -> PrefixSum:
         """The noise of all periods, one after the other."""
-        strategy = self.run_strategy(n, parameters)
+        strategy = self._run_strategy(n, parameters)
         return PrefixSum(strategy=strategy, noise_multiplier=self.noise_multiplier)
 
     def plan(self, instance: Instance) -> Plan:
@@ -340,7 +334,7 @@ class SinglePassO2NC(StepwiseSolver):
             )
         return [later_size if t % period else first_size for t in range(total)]
 
-    def longest_change(self, parameters: int) -> float:
+    def _longest_change(self, parameters: int) -> float:
         """c over C: how long a unit's change can be over the longest step, in clips."""
         window = whole_blocks(self.steps, self.window)[1]
         furthest = longest_move([step_length(a, window) for a in o2nc.radii(self)], self.places)
@@ -360,7 +354,7 @@ class SinglePassO2NC(StepwiseSolver):
         if length == 1:
             return np.ones(1)
         sizes = self.batches(n)
-        ratio = self.longest_change(parameters) * sizes[0] / sizes[1]
+        ratio = self._longest_change(parameters) * sizes[0] / sizes[1]
         return np.append(1.0, np.full(length - 1, max(ratio, 1e-6)))
 
     def period_strategy(self, n: int, parameters: int, length: int) -> Strategy:
@@ -370,7 +364,7 @@ class SinglePassO2NC(StepwiseSolver):
         later = [square_root_toeplitz(length - 1, unit_columns=True)] if length > 1 else []
         return block_diagonal(independent(1), *later)
 
-    def run_strategy(self, n: int, parameters: int) -> Strategy:
+    def _run_strategy(self, n: int, parameters: int) -> Strategy:
         """C of the whole run, a period after the other; the last one may be shorter."""
         total = self.rounds
         lengths = [min(self.period, total - start) for start in range(0, total, self.period)]

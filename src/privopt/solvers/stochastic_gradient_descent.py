@@ -49,12 +49,6 @@ def sampling_of(rate: float, sampler: str, public: Public) -> Sampling:
     return Poisson(rate)
 
 
-def in_coordinates(coordinates: Coordinates) -> dict[str, float]:
-    """Clip and step size of other coordinates; heavy ball stays as it is."""
-    smoothness = coordinates.smoothness + coordinates.ridge_smoothness
-    return {"clip": coordinates.clip, "step_size": 1.0 / smoothness, "smoothness": smoothness}
-
-
 class SampledState(NamedTuple):
     """Where the descent stands, and what one compiled loop serves for any value of."""
 
@@ -146,7 +140,9 @@ class StochasticGradientDescent(StepwiseSolver):
         )
 
     def in_coordinates(self, coordinates: Coordinates) -> Self:
-        return self.with_(**in_coordinates(coordinates))
+        """Clip and step size of other coordinates; heavy ball stays as it is."""
+        smoothness = coordinates.smoothness + coordinates.ridge_smoothness
+        return self.with_(clip=coordinates.clip, step_size=1.0 / smoothness, smoothness=smoothness)
 
     def sampling(self, public: Public) -> Sampling:
         """Who takes part in a step.

@@ -28,8 +28,7 @@ from privopt.solvers.fields import choice, derived, number
 from privopt.solvers.gradient_descent import GradientDescent
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Stages of a strongly convex problem: how many, on whom, and within which distance of the last answer.
+# ---- Stages of a strongly convex problem: how many, on whom, and within which distance of the last answer --
 # From within R_s of the optimum a convex method ends with an error of about E_s = c L R_s alpha(n_s),
 #
 #     alpha(n) = 1 / sqrt(n m) + sqrt(p) / (n sqrt(m) mu),
@@ -162,7 +161,7 @@ class StronglyConvexStages(Solver):
             return solver
         found = tuple(solver.planned_stages(instance))
         inner = tuple(
-            solver.inner.filled(solver.stage_instance(instance, stage, len(found))) for stage in found
+            solver.inner.filled(solver._stage_instance(instance, stage, len(found))) for stage in found
         )
         return solver.with_(stages=found, solvers=inner)
 
@@ -172,7 +171,7 @@ class StronglyConvexStages(Solver):
             return self
         solver = self.filled(instance)
         inner = tuple(
-            one.configure(solver.stage_instance(instance, stage, len(solver.stages)))
+            one.configure(solver._stage_instance(instance, stage, len(solver.stages)))
             for one, stage in zip(solver.solvers, solver.stages, strict=True)
         )
         split = solver.with_(solvers=inner, noise_multiplier=inner[0].noise_multiplier)
@@ -246,7 +245,7 @@ class StronglyConvexStages(Solver):
     def planned_stages(self, instance: Instance) -> list[Stage]:
         """All of them: disjoint units of doubling numbers, or everybody each time."""
         n, lam = instance.public.n, instance.ridge
-        count = self.stage_count(instance)
+        count = self._stage_count(instance)
         disjoint = self.split == "blocks"
         sizes = [n * 2**s // (2**count - 1) for s in range(count)] if disjoint and count > 1 else [n] * count
         radius, found = self.distance, list[Stage]()
@@ -257,7 +256,7 @@ class StronglyConvexStages(Solver):
             radius = math.sqrt(2.0 * error / lam)
         return found
 
-    def stage_count(self, instance: Instance) -> int:
+    def _stage_count(self, instance: Instance) -> int:
         """max(1, ceil(log2 log2 max(E_0 / E*, 4))), at most `most_stages`, and so that the first has enough units."""
         lam = instance.ridge
         fixed = (
@@ -272,7 +271,7 @@ class StronglyConvexStages(Solver):
                 count -= 1
         return count
 
-    def stage_instance(self, instance: Instance, stage: Stage, count: int) -> Instance:
+    def _stage_instance(self, instance: Instance, stage: Stage, count: int) -> Instance:
         """What the inner solver of a stage plans for; the ball's centre is not known yet."""
         centre = (0.0,) * instance.parameters
         budget, public = instance.budget, instance.public

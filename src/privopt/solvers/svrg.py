@@ -90,25 +90,9 @@ def difference_multiplier(solver: "SVRG", budget: Budget, relation: Relation) ->
     """The smallest noise multiplier of the differences with which the whole run fits the budget."""
     if not budget.is_private:
         return 0.0
-    if sum(solver.epoch_lengths()) == 0:
+    if sum(solver.lengths()) == 0:
         return 1.0  # nothing is released with it
     return calibrate(lambda z: solver.with_(noise_multiplier=z).own_event(), budget, relation)
-
-
-def in_coordinates(coordinates: Coordinates) -> dict[str, float]:
-    """Clips and step size of whitened coordinates.
-
-    There a unit's gradient changes by up to its row's length more than the mean's, so differences are clipped at
-    `clip` times what the curvature allows; the mean loss is well conditioned, and momentum is not needed.
-    """
-    return {
-        "clip": coordinates.clip,
-        "curvature": coordinates.smoothness,
-        "difference_clip": max(1.0, coordinates.clip),
-        "step_size": 1.0 / (coordinates.smoothness + coordinates.ridge_smoothness),
-        "momentum": 0.0,
-        "tail": 1.0,
-    }
 
 
 # ---- One inner step of variance-reduced descent, and what it carries; arithmetic on releases ---------------
@@ -260,13 +244,13 @@ class SVRG(Solver):
 
     def default_epochs(self, instance: Instance) -> int:
         """E."""
-        if self.is_doubling():
+        if self._is_doubling():
             return DOUBLING_EPOCHS if instance.is_private else DOUBLING_NOISELESS_EPOCHS
         return EPOCHS if instance.is_private else NOISELESS_EPOCHS
 
     def default_snapshot_growth(self, instance: Instance) -> float:
         del instance
-        return DOUBLING_GROWTH if self.is_doubling() else GROWTH
+        return DOUBLING_GROWTH if self._is_doubling() else GROWTH
 
     def default_clip(self, instance: Instance) -> float:
         return descent_defaults.default_clip(instance)
@@ -280,7 +264,7 @@ class SVRG(Solver):
     def default_step_size(self, instance: Instance) -> float:
         """eta."""
         smoothness = descent_defaults.smoothness(instance) + instance.penalty_smoothness
-        if self.is_doubling():
+        if self._is_doubling():
             return MOMENTUM_STEP / smoothness
         step = 1.0 / smoothness
         return step if self.is_plain(instance) else MOMENTUM_STEP * step
@@ -293,17 +277,17 @@ class SVRG(Solver):
 
     def default_inner_steps(self, instance: Instance) -> int:
         """m, lowered by the factor by which nu is too large (nu is proportional to it)."""
-        most, fewest = self.most_inner_steps(instance), FEWEST_STEPS
-        if self.is_doubling():
+        most, fewest = self._most_inner_steps(instance), FEWEST_STEPS
+        if self._is_doubling():
             fewest = DOUBLING_FEWEST_STEPS
         share = self.snapshot_share if self.is_set("snapshot_share") else self.largest_share(instance)
-        too_large = self.with_(inner_steps=most, snapshot_share=share).strain(instance)
+        too_large = self.with_(inner_steps=most, snapshot_share=share)._strain(instance)
         return min(most, max(fewest, math.floor(most / too_large))) if too_large > 1 else most
 
     def default_snapshot_share(self, instance: Instance) -> float:
         """f, lowered as far as nu asks (nu^2 is proportional to 1 / (1 - f)), at most to one half."""
         share = self.largest_share(instance)
-        too_large = self.with_(snapshot_share=share).strain(instance)
+        too_large = self.with_(snapshot_share=share)._strain(instance)
         return min(share, max(LEAST_SHARE, 1.0 - (1.0 - share) * too_large**2)) if too_large > 1 else share
 
     def default_curvature(self, instance: Instance) -> float:
@@ -311,8 +295,8 @@ class SVRG(Solver):
 
     def default_snapshot_multipliers(self, instance: Instance) -> tuple[float, ...] | None:
         """z0: a fraction f of mu^2 together, growing by gamma an epoch; None where the solver falls back."""
-        counts = self.snapshot_counts()
-        if self.falls_back(instance):
+        counts = self._snapshot_counts()
+        if self._falls_back(instance):
             return None
         if not instance.is_private:
             return (0.0,) * len(counts)
@@ -320,7 +304,7 @@ class SVRG(Solver):
             raise NotPriceable(
                 "Gaussian noise is never private at delta = 0: choose delta well below 1 / n, such as 1 / n**2."
             )
-        share = self.snapshot_share if sum(self.epoch_lengths()) else 1.0
+        share = self.snapshot_share if sum(self.lengths()) else 1.0
         growth = self.snapshot_growth if self.variant == "once" else 1.0
         total = math.fsum(count * growth**s for s, count in enumerate(counts))
         return tuple(
@@ -330,10 +314,10 @@ class SVRG(Solver):
 
     def default_rate(self, instance: Instance) -> float | None:
         """The smallest of a few rates at which sampling still amplifies well; None where the solver falls back."""
-        if self.falls_back(instance):
+        if self._falls_back(instance):
             return None
         tried = min(1.0, max(SMALLEST_RATE, SMALLEST_BATCH / instance.public.n))
-        if sum(self.epoch_lengths()) == 0 or not instance.is_private:
+        if sum(self.lengths()) == 0 or not instance.is_private:
             return tried
         relation = instance.public.relation
         while tried < 1.0:
@@ -351,11 +335,12 @@ class SVRG(Solver):
     @property
     def title(self) -> str:
         """The name, or that of its form with epochs that double."""
-        return "svrg-plus-plus" if self.is_doubling() else self.name
+        return "svrg-plus-plus" if self._is_doubling() else self.name
 
     def lengths(self) -> tuple[int, ...]:
-        """Inner steps of every epoch."""
-        return self.epoch_lengths()
+        """Inner steps of every epoch: m each, or 2 m, 4 m, 8 m, ..."""
+        doubling = self._is_doubling()
+        return tuple(self.inner_steps * (2 ** (s + 1) if doubling else 1) for s in range(self.epochs))
 
     def event(self, public: Public) -> Event:
         """The snapshots, and the differences on sampled units."""
@@ -365,20 +350,20 @@ class SVRG(Solver):
         """One an epoch and one an inner step (two in the paper's variant)."""
         if self.fallback is not None:
             return self.fallback.releases()
-        return sum(self.snapshot_counts()) + sum(self.lengths())
+        return sum(self._snapshot_counts()) + sum(self.lengths())
 
     def passes(self) -> float:
         """One for each snapshot; an inner step takes gradients at two points of a fraction `rate` of the units."""
         if self.fallback is not None:
             return self.fallback.passes()
-        return sum(self.snapshot_counts()) + 2.0 * self.rate * sum(self.lengths())
+        return sum(self._snapshot_counts()) + 2.0 * self.rate * sum(self.lengths())
 
     def filled(self, instance: Instance) -> Self:
         """The defaults, and gradient descent where it would be unstable with them."""
         if self.fallback is not None:
             return self.with_(fallback=self.fallback.filled(instance))
         solver = super().filled(instance)
-        if not solver.falls_back(instance):
+        if not solver._falls_back(instance):
             return solver
         step_size = self.step_size if self.is_set("curvature") else None
         return solver.with_(
@@ -412,12 +397,52 @@ class SVRG(Solver):
         return self.gradient_limit(instance, momentum=self.momentum or 0.0)
 
     def forecast(self, instance: Instance) -> Forecast:
-        return self.own_forecast(instance)
+        """The excess that the last snapshot's noise leaves, and whether the stability test is passed."""
+        nu, largest = self.instability(instance), self._largest_instability()
+        if self.fallback is not None:
+            found = self.fallback.forecast(instance)
+            why = (
+                f"{self.title} would be unstable here, so gradient descent runs instead: with {self.inner_steps} inner "
+                f"steps and a snapshot share of {self.snapshot_share:.2g} the noise of the differences comes to nu = "
+                f"{nu:.3g}, and it must not exceed {largest:g}. More units or a larger epsilon would help."
+            )
+            return replace(found, notices=(why, *found.notices))
+        passes = descent_defaults.descent_setting(instance, clip=self.clip).steps
+        notices = [*descent_defaults.forecast(instance, steps=passes, clip=self.clip).notices]
+        if self.variant == "paper":
+            notices.append(
+                "variant='paper' releases a fresh gradient in every inner step: it reproduces the published algorithm, "
+                "at a correct price, and is less accurate than variant='once'."
+            )
+        if instance.ridge == 0:
+            notices.append(
+                "the penalty is not strongly convex in every coordinate: variance reduction loses its advantage there, "
+                "and gradient descent may do better."
+            )
+        if not self._is_stable(instance):
+            notices.append(
+                f"the stability test fails (nu = {nu:.3g}, at most {largest:g}): the noise of the differences may grow "
+                "without bound."
+            )
+        excess, meaning = self._predicted_excess(instance)
+        return Forecast(excess=excess, meaning=meaning, notices=tuple(notices))
 
     def in_coordinates(self, coordinates: Coordinates) -> Self:
+        """Clips and step size of whitened coordinates.
+
+        There a unit's gradient changes by up to its row's length more than the mean's, so differences are clipped at
+        `clip` times what the curvature allows; the mean loss is well conditioned, and momentum is not needed.
+        """
         if self.fallback is not None:
             return self.with_(fallback=self.fallback.in_coordinates(coordinates))
-        return self.with_(**in_coordinates(coordinates))
+        return self.with_(
+            clip=coordinates.clip,
+            curvature=coordinates.smoothness,
+            difference_clip=max(1.0, coordinates.clip),
+            step_size=1.0 / (coordinates.smoothness + coordinates.ridge_smoothness),
+            momentum=0.0,
+            tail=1.0,
+        )
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithms 1 and 2; see the class for where it differs."""
@@ -466,7 +491,7 @@ class SVRG(Solver):
     def _opened(self, state: SVRGState, previous: SVRGState, length: int) -> SVRGState:
         """The state at the first inner step of an epoch."""
         descent = state.descent
-        if not self.is_doubling():
+        if not self._is_doubling():
             descent = descent._replace(params=state.anchor)
         if self.barzilai_borwein and self.variant == "once":
             state = state._replace(step_size=barzilai_borwein(state, previous, self.step_size))
@@ -475,18 +500,18 @@ class SVRG(Solver):
             tail_start=jnp.asarray(length - math.ceil(self.tail * length), jnp.float64),
         )
 
-    def is_doubling(self) -> bool:
+    def _is_doubling(self) -> bool:
         """Whether epochs double in length."""
         return self.schedule == "doubling"
 
     def is_plain(self, instance: Instance) -> bool:
         """Whether it needs no momentum: well conditioned, as whitened coordinates are (only they give it)."""
         well = self.is_set("curvature") or condition_number(instance) <= WELL_CONDITIONED
-        return well and not self.is_doubling()
+        return well and not self._is_doubling()
 
-    def most_inner_steps(self, instance: Instance) -> int:
+    def _most_inner_steps(self, instance: Instance) -> int:
         """m, if it is stable."""
-        if self.is_doubling():
+        if self._is_doubling():
             return DOUBLING_STEPS
         kappa = 1.0 if self.is_set("curvature") else condition_number(instance)
         if kappa <= WELL_CONDITIONED:
@@ -495,33 +520,28 @@ class SVRG(Solver):
 
     def largest_share(self, instance: Instance) -> float:
         """f, if it is stable."""
-        if self.is_doubling():
+        if self._is_doubling():
             return LEAST_SHARE
         return 0.9 if self.is_plain(instance) else 0.8
 
-    def epoch_lengths(self) -> tuple[int, ...]:
-        """Inner steps of every epoch: m each, or 2 m, 4 m, 8 m, ..."""
-        doubling = self.is_doubling()
-        return tuple(self.inner_steps * (2 ** (s + 1) if doubling else 1) for s in range(self.epochs))
-
-    def snapshot_counts(self) -> tuple[int, ...]:
+    def _snapshot_counts(self) -> tuple[int, ...]:
         """How often each epoch releases its snapshot's gradient."""
-        lengths = self.epoch_lengths()
+        lengths = self.lengths()
         return lengths if self.variant == "paper" else (1,) * len(lengths)
 
     def own_event(self) -> Event:
-        """The snapshots, and the differences on sampled units."""
-        noises = zip(self.snapshot_multipliers, self.snapshot_counts(), strict=True)
+        """What variance reduction itself releases, without the fallback."""
+        noises = zip(self.snapshot_multipliers, self._snapshot_counts(), strict=True)
         events = [repeat(Gaussian(z).event(), count) for z, count in noises if count]
-        steps = sum(self.epoch_lengths())
+        steps = sum(self.lengths())
         if steps:
             difference = sampling_of(self.rate).event(Gaussian(self.noise_multiplier).event())
             events.append(repeat(difference, steps))
         return sequence(events)
 
     def instability(self, instance: Instance) -> float:
-        """nu, see above; 0 with the noise off or without inner steps."""
-        lengths = self.epoch_lengths()
+        """nu, see the comment above the class; 0 with the noise off or without inner steps."""
+        lengths = self.lengths()
         if not instance.is_private or sum(lengths) == 0:
             return 0.0
         if instance.mu == 0 or self.snapshot_share >= 1:
@@ -530,52 +550,21 @@ class SVRG(Solver):
         public = instance.public
         return self.difference_clip * public.relation.factor * spread / (public.n * instance.mu)
 
-    def largest_instability(self) -> float:
+    def _largest_instability(self) -> float:
         """The largest nu that is run."""
         return NU_PLAIN if self.momentum == 0 else NU_MOMENTUM
 
-    def strain(self, instance: Instance) -> float:
+    def _strain(self, instance: Instance) -> float:
         """nu over the largest that is run."""
-        return self.instability(instance) / self.largest_instability()
+        return self.instability(instance) / self._largest_instability()
 
-    def is_stable(self, instance: Instance) -> bool:
+    def _is_stable(self, instance: Instance) -> bool:
         """Whether the differences' noise stays small against the distance it is proportional to."""
-        return self.instability(instance) <= self.largest_instability() * (1 + 1e-9)
+        return self.instability(instance) <= self._largest_instability() * (1 + 1e-9)
 
-    def falls_back(self, instance: Instance) -> bool:
+    def _falls_back(self, instance: Instance) -> bool:
         """Whether gradient descent runs instead."""
-        return self.fall_back and not self.is_stable(instance)
-
-    def own_forecast(self, instance: Instance) -> Forecast:
-        """The excess that the last snapshot's noise leaves, and whether the stability test is passed."""
-        nu, largest = self.instability(instance), self.largest_instability()
-        if self.fallback is not None:
-            found = self.fallback.forecast(instance)
-            why = (
-                f"{self.title} would be unstable here, so gradient descent runs instead: with {self.inner_steps} inner "
-                f"steps and a snapshot share of {self.snapshot_share:.2g} the noise of the differences comes to nu = "
-                f"{nu:.3g}, and it must not exceed {largest:g}. More units or a larger epsilon would help."
-            )
-            return replace(found, notices=(why, *found.notices))
-        passes = descent_defaults.descent_setting(instance, clip=self.clip).steps
-        notices = [*descent_defaults.forecast(instance, steps=passes, clip=self.clip).notices]
-        if self.variant == "paper":
-            notices.append(
-                "variant='paper' releases a fresh gradient in every inner step: it reproduces the published algorithm, "
-                "at a correct price, and is less accurate than variant='once'."
-            )
-        if instance.ridge == 0:
-            notices.append(
-                "the penalty is not strongly convex in every coordinate: variance reduction loses its advantage there, "
-                "and gradient descent may do better."
-            )
-        if not self.is_stable(instance):
-            notices.append(
-                f"the stability test fails (nu = {nu:.3g}, at most {largest:g}): the noise of the differences may grow "
-                "without bound."
-            )
-        excess, meaning = self._predicted_excess(instance)
-        return Forecast(excess=excess, meaning=meaning, notices=tuple(notices))
+        return self.fall_back and not self._is_stable(instance)
 
     def _predicted_excess(self, instance: Instance) -> tuple[float | None, str]:
         """The excess that the last snapshot's noise leaves, at most: 0.5 s^2 p / (lam f share_last)."""

@@ -199,7 +199,10 @@ class UserFederatedAveraging(Solver):
         return step_size(instance)
 
     def default_quantile(self, instance: Instance) -> float:
-        return self.counted_quantile(instance)
+        """q."""
+        if not instance.is_private:
+            return 1.0
+        return QUANTILE if self.aggregator == "clip" else STABLE_QUANTILE
 
     def default_longest(self, instance: Instance) -> float:
         return longest(instance)
@@ -340,7 +343,7 @@ class UserFederatedAveraging(Solver):
         )
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
-        """Rounds of local passes, counts and a mean, spec section 4.2."""
+        """Rounds of local passes, counts and a mean."""
         state = FederatedState(params=start, average=start, finite=jnp.asarray(True))
         clip, centre, fallen = self.longest, jnp.zeros(start.size), 0
         for turn, ratio in enumerate(mixing_ratios(self.returns, self.rounds)):
@@ -380,12 +383,6 @@ class UserFederatedAveraging(Solver):
             else:
                 low = middle
         return math.sqrt(low * high) if turn == 0 or self.later_counts else before
-
-    def counted_quantile(self, instance: Instance) -> float:
-        """q."""
-        if not instance.is_private:
-            return 1.0
-        return QUANTILE if self.aggregator == "clip" else STABLE_QUANTILE
 
     def noise_excess(self, instance: Instance) -> float:
         """What the noise of all means does to the objective if no round contracts it.

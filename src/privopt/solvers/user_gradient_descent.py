@@ -206,7 +206,7 @@ class UserGradientDescent(StepwiseSolver):
         return in_original(outcome, coordinates)
 
     def _descend(self, curator: Curator, problem: Problem, start: Array, row_map: Any) -> Outcome:
-        """Rounds of release, step and clip, spec section 4.1; parameters are in the coordinates of the map."""
+        """Rounds of release, step and clip; parameters are in the coordinates of the map."""
         weight = 1.0
         if self.weighted and self.steps:
             released = float(curator.release(TotalWeight(), self.weight_noise()))

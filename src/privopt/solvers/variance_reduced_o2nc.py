@@ -32,13 +32,7 @@ from privopt.public import Public
 from privopt.result import Outcome, ending
 from privopt.solvers.fields import choice, derived, number, optional
 from privopt.solvers.gradient_estimates import Estimates
-from privopt.solvers.online_to_nonconvex import (
-    opened,
-    public_numbers,
-    result,
-    schedule,
-    take_penalised_step,
-)
+from privopt.solvers.online_to_nonconvex import opened, public_numbers, result, schedule, take_penalised_step
 from privopt.solvers.stepwise import StepwiseSolver
 
 # ---- Defaults, budget and forecast of multi-pass O2NC with variance reduction ------------------------------
@@ -75,7 +69,7 @@ class VarianceReducedO2NC(StepwiseSolver):
         slope_clip: H, of one unit's change of gradient over the distance; "lune" has none.
         draws: m, random shifts of one unit ("translate").
         typical: G, the norm of a mean gradient that the step size allows for, beside the noise.
-        step_size: eta, the same at every step; by default the schedule of the comment above.
+        step_size: eta, the same at every step; by default the schedule of `planning.o2nc`.
         places: where on each step the gradient is taken: in its "middle", or "uniform".
         returns: "tail" (mean of the last tenth of the points), "last" (of the last window), "random" (of a uniformly
             random window) or "best" (of the window whose released gradients have the shortest mean).

@@ -32,7 +32,7 @@ from privopt.solvers.vertex_solver import VertexSolver
 
 # ---- Defaults and forecast of vertex-anytime ---------------------------------------------------------------
 # Steps come from the preset of Frank-Wolfe, T_FW of `vertex_methods`: twice as many with all units at every step,
-# between 10 and 60 in one pass. The bound is Theorem B of `solvers.vertex_anytime` with its regret worked out. It takes
+# between 10 and 60 in one pass. The bound is Theorem B of `VertexAnytime` with its regret worked out. It takes
 # every gradient for as harmful as it can be, and temperatures are higher than would make it least, so that it seldom
 # says more than the start does; what is predicted is what was typical. Utility only.
 FEWEST_OF_ONE_PASS, MOST_OF_ONE_PASS = 10, 60
@@ -202,7 +202,7 @@ class VertexAnytime(VertexSolver):
                 stream.ask("add", slopes, on=sources[t])
         return Outcome(params, Status.FINISHED)
 
-    def inverse_temperature(self, instance: Instance, rho: float, draws: int) -> float:
+    def _inverse_temperature(self, instance: Instance, rho: float, draws: int) -> float:
         """s of beta_t = s sqrt(t), in one over the unit of slopes.
 
         Args:
@@ -220,7 +220,7 @@ class VertexAnytime(VertexSolver):
         rough = 16.0 * vertex_methods.curvature(self, instance) / (draws * max(self.steps, 1))
         if self.steps < 2 or math.isinf(rho):
             return rough
-        s = self.inverse_temperature(instance, rho, draws)
+        s = self._inverse_temperature(instance, rho, draws)
         regret = vertex_methods.log_count(self.vertices.count) / s
         regret += REGRET * s * vertex_methods.half_range(self) ** 2
         return regret / math.sqrt(self.steps) + rough

@@ -32,8 +32,7 @@ from privopt.solvers.base import Solver
 from privopt.solvers.fields import derived, number
 from privopt.solvers.o2nc import O2NC
 
-# ------------------------------------------------------------------------------------------------------------
-# How a budget is split around a private choice of the start, and the candidates that are chosen among.
+# ---- How a budget is split around a private choice of the start, and the candidates to choose among --------
 #     N points of a scrambled Sobol sequence in the box start +- reach,  N = 1024
 #     rho of the choice = e^2 / 8 = share * mu^2 / 2,  share = 0.2
 #
@@ -66,8 +65,8 @@ def candidates(centre: NDArray[np.float64], reach: float, count: int, seed: int)
         count: how many, at least 1.
         seed: public randomness of the scrambling.
     """
-    sequence = qmc.Sobol(len(centre), scramble=True, rng=np.random.default_rng(seed))
-    spread = sequence.random_base2(max(0, math.ceil(math.log2(count))))[:count]
+    sobol = qmc.Sobol(len(centre), scramble=True, rng=np.random.default_rng(seed))
+    spread = sobol.random_base2(max(0, math.ceil(math.log2(count))))[:count]
     points = centre + reach * (2.0 * spread - 1.0)
     points[0] = centre
     return points
@@ -174,7 +173,7 @@ class WarmStart(Solver):
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """At most four parameters, a range of values, and what the inner solver asks for."""
         parameters = int(np.prod(problem.parameter_shape(public)))
-        return self.box_obstacle(problem, parameters) or self.inner.obstacle(problem, public)
+        return self._box_obstacle(problem, parameters) or self.inner.obstacle(problem, public)
 
     def releases(self) -> int:
         """The choice and the inner solver's."""
@@ -209,7 +208,7 @@ class WarmStart(Solver):
         chosen = int(curator.release(values, self.choice))
         return self.inner.run(curator, problem, inside[chosen])
 
-    def box_obstacle(self, problem: Problem, parameters: int) -> str | None:
+    def _box_obstacle(self, problem: Problem, parameters: int) -> str | None:
         """Why there is no warm start, or None if there is one."""
         if parameters > MOST_PARAMETERS:
             return (
@@ -223,5 +222,5 @@ class WarmStart(Solver):
     def end(self, instance: Instance, which: str) -> float:
         """`low` or `high` of a black box, or as given."""
         loss = instance.problem.loss
-        assert isinstance(loss, BlackBox)  # `box_obstacle` has asked for the others
+        assert isinstance(loss, BlackBox)  # `_box_obstacle` has asked for the others
         return loss.low if which == "low" else loss.high

@@ -46,9 +46,8 @@ from privopt.solvers.guarded import guarded
 #             worst loss on generated records stayed 1 % above its minimum however small the noise; with more, Adult and
 #             COMPAS, some of whose groups are rare, lost at epsilon 1. 30 with an l1 ball, one group or drawn groups
 # weights     in proportion to sqrt(share) at first, then to the exponential of the sum of the losses too, for 20 % of
-# the
-#             budget: with equal weights at first, small groups, whose gradients are mostly noise, counted too much on
-#             Adult and COMPAS; with weights in proportion to the shares descent was slow on generated records
+#             the budget: with equal weights at first, small groups, whose gradients are mostly noise, counted too much
+#             on Adult and COMPAS; with weights in proportion to the shares descent was slow on generated records
 # draws       16 a step from 51 groups on
 STEPS, MOST_STEPS, NOISELESS_STEPS = 30, 120, 300
 CLEAR = 0.02  # x, the noise of a group's gradient below which more steps are taken
@@ -58,6 +57,7 @@ GROUP_SHARE = 0.2  # of mu^2, for the losses of the groups
 SHARES_SHARE = 0.05  # of mu^2, for the shares where they are released
 MOST_GROUPS = 50  # from more on, groups are drawn
 DRAWS = 16
+STEADY = 4.0  # largest weight over a share at which unclipped steps keep their size
 
 
 def grouped(problem: Problem) -> GroupedLoss:
@@ -69,15 +69,6 @@ def grouped(problem: Problem) -> GroupedLoss:
     if isinstance(problem.loss, GroupedLoss):
         return problem.loss
     raise ValueError(f"the {problem.loss.name} loss knows no groups: use GroupedLoss(loss, groups, shares).")
-
-
-def in_coordinates(coordinates: Coordinates) -> dict[str, Any]:
-    """Clip and step size of whitened coordinates, whose rule knows the weights of groups."""
-    return {
-        "clip": coordinates.clip,
-        "step_size": STEP_SHARE / (coordinates.smoothness + STEP_SHARE * coordinates.ridge_smoothness),
-        "balanced": coordinates.balanced,
-    }
 
 
 def group_obstacle(problem: Problem, public: Public) -> str | None:
@@ -96,17 +87,6 @@ def _on_l1_ball(problem: Problem) -> bool:
     return any(isinstance(part, L1Ball) for part in parts)
 
 
-STEADY = 4.0  # largest weight over a share at which unclipped steps keep their size
-
-
-class WorstGroupState(NamedTuple):
-    """Where the descent stands; every entry is a function of released values."""
-
-    params: Float[Array, " d"]
-    average: Float[Array, " d"]  # of the params so far, weights 1, 2, 3, ...
-    finite: Bool[Array, ""]
-
-
 def share_of_groups(problem: Problem) -> float:
     """Of mu^2; nothing where there is one group."""
     return GROUP_SHARE if grouped(problem).groups > 1 else 0.0
@@ -116,6 +96,14 @@ def share_of_shares(problem: Problem) -> float:
     """Of mu^2; nothing where the shares are public."""
     loss = grouped(problem)
     return SHARES_SHARE if loss.shares is None and loss.groups > 1 else 0.0
+
+
+class WorstGroupState(NamedTuple):
+    """Where the descent stands; every entry is a function of released values."""
+
+    params: Float[Array, " d"]
+    average: Float[Array, " d"]  # of the params so far, weights 1, 2, 3, ...
+    finite: Bool[Array, ""]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,7 +229,12 @@ class WorstGroupDescent(Solver):
         return obstacle
 
     def in_coordinates(self, coordinates: Coordinates) -> Self:
-        return self.with_(**in_coordinates(coordinates))
+        """Clip and step size of whitened coordinates, whose rule knows the weights of groups."""
+        return self.with_(
+            clip=coordinates.clip,
+            step_size=STEP_SHARE / (coordinates.smoothness + STEP_SHARE * coordinates.ridge_smoothness),
+            balanced=coordinates.balanced,
+        )
 
     def player(self) -> GroupPlayer | None:
         """Who weights the groups; None where nobody does."""
@@ -342,7 +335,7 @@ class WorstGroupDescent(Solver):
             return 0.0
         return player.each().noise_multiplier * one_loss(loss, public)
 
-    def loss_noise(self, instance: Instance) -> float:
+    def _rarest_loss_noise(self, instance: Instance) -> float:
         """The standard deviation of the rarest group's loss, averaged over the steps; 0 without shares or noise."""
         loss = grouped(instance.problem)
         if loss.shares is None or not self.group_share or not self.steps:
@@ -372,7 +365,7 @@ class WorstGroupDescent(Solver):
                 f"shares are released, for {100 * self.shares_share:.3g} % of the budget (of its rho); those below the "
                 f"floor {min(loss.floor, 1.0 / loss.groups):.3g} count less."
             )
-        noise = self.loss_noise(instance)
+        noise = self._rarest_loss_noise(instance)
         if noise > 0.1 * loss.cap and not self.draws:
             found.append(
                 f"the noise on the loss of the rarest group is about {noise:.2g}, over all steps: which group is worst "

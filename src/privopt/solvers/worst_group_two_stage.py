@@ -65,20 +65,6 @@ def restricted(constraint: Constraint, selected: int, kept: int) -> Constraint:
     return found[0]
 
 
-def obstacle(problem: Problem, public: Public) -> str | None:
-    """An l1 ball, perhaps with an intercept beside it, and no penalty."""
-    found = worst_group_descent.group_obstacle(problem, public)
-    if found is not None:
-        return found
-    if ball_of(problem.constraint) is None:
-        return (
-            "its first stage moves between vertices of an l1 ball: use L1Ball(radius), or Product with a box"
-        )
-    if not isinstance(problem.regulariser, NoRegulariser):
-        return "there is a penalty beside the l1 ball"
-    return None
-
-
 def _slope(instance: Instance) -> float:
     slope = worst_group_descent.grouped(instance.problem).lipschitz
     return slope if math.isfinite(slope) else 1.0
@@ -156,8 +142,15 @@ class WorstGroupTwoStage(Solver):
             )
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
-        """An l1 ball and no penalty."""
-        return obstacle(problem, public)
+        """An l1 ball, perhaps with an intercept beside it, and no penalty."""
+        found = worst_group_descent.group_obstacle(problem, public)
+        if found is not None:
+            return found
+        if ball_of(problem.constraint) is None:
+            return "its first stage moves between vertices of an l1 ball: use L1Ball(radius), or Product with a box"
+        if not isinstance(problem.regulariser, NoRegulariser):
+            return "there is a penalty beside the l1 ball"
+        return None
 
     def forecast(self, instance: Instance) -> Forecast:
         """The notices of the second stage."""
@@ -239,10 +232,9 @@ class WorstGroupTwoStage(Solver):
         curator.announce("selected columns")
         view = curator.view(matrix, min(curator.public.row_bound, self._longest(len(kept))))
         posed = Problem(loss, constraint=restricted(problem.constraint, selected, len(kept)))
+        # The clip was planned for the most columns that there can be.
         share = math.sqrt(len(kept) / min(self.selection_steps + 1, curator.public.d))
-        inner = self.inner.with_(
-            clip=self.inner.clip * share
-        )  # planned for the most columns that there can be
+        inner = self.inner.with_(clip=self.inner.clip * share)
         outcome = inner.run_with(view, posed, jnp.zeros(len(kept)), shares)
         return outcome._replace(params=jnp.asarray(matrix) @ outcome.params)
 

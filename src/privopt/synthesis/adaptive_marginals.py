@@ -121,9 +121,8 @@ def row_products(factors: Sequence[Matrix], weights: NDArray[np.float64]) -> Mat
 as_leaves(ProductMixture, "weights", "shares")
 
 
-# ------------------------------------------------------------------------------------------------------------
-# A mixture of products fitted to released marginals: weighted least squares by Adam, from where the last
-# fit ended.
+# ---- A mixture of products fitted to released marginals: weighted least squares by Adam --------------------
+# Each fit begins where the last one ended.
 MEMORY, SQUARE_MEMORY = 0.9, 0.99  # of Adam's averages of gradients and of their squares
 FLOOR = 0.02  # weight of the uniform column in the logits that a fit starts from
 SPREAD = 0.2  # standard deviation of the first logits, so that products can part
@@ -421,10 +420,10 @@ class AdaptiveMarginals(Synthesizer):
 
     def event(self, public: Public) -> Event:
         """The columns, then choices and measurements."""
-        starts = [self.gaussian(share).event() for share in self._starts(public.levels)]
+        starts = [self.gaussian(share).event() for share in self._start_shares(public.levels)]
         if self.chosen == 0:
             return EventSequence(tuple(starts))
-        choosing, measuring = self.choice_shares()
+        choosing, measuring = self._choice_shares()
         each = EventSequence((self.choice(choosing).event(), self.gaussian(measuring).event()))
         return EventSequence((*starts, Repeated(each, self.chosen)))
 
@@ -440,7 +439,7 @@ class AdaptiveMarginals(Synthesizer):
     def forecast(self, instance: WorkloadTask) -> Forecast:
         """The noise of what is measured, and notices where it drowns everything."""
         levels = instance.problem.levels
-        starts = self.start_shares(levels)
+        starts = self._start_shares(levels)
         noise = [cell_noise(self.noise_multiplier, share, instance) for share in starts]
         variation = [NORMAL_MEAN * level * one / 2 for level, one in zip(levels, noise, strict=True)]
         typical = sum(variation) / len(variation)
@@ -451,7 +450,7 @@ class AdaptiveMarginals(Synthesizer):
             )
         }
         if self.rounds:
-            _, measuring = self.choice_shares()
+            _, measuring = self._choice_shares()
             chosen = cell_noise(self.noise_multiplier, measuring, instance)
             found["cell_noise"] = cell_finding(chosen, "a chosen marginal")
         notices = ()
@@ -479,7 +478,7 @@ class AdaptiveMarginals(Synthesizer):
         """Columns, then rounds of choices, measurements and fits."""
         held = asked(workload)
         mean = curator.hold_mean(MarginalMeans(workload=held))
-        starts = [self.gaussian(share) for share in self._starts(workload.levels)]
+        starts = [self.gaussian(share) for share in self._start_shares(workload.levels)]
         columns = [curator.release(HeldMarginal(mean=mean, place=i), noise) for i, noise in enumerate(starts)]
         released = [np.asarray(column, np.float64) for column in columns]
         total = total_weight(released, [_noise(mean, i, starts[i]) for i in range(len(starts))])
@@ -500,14 +499,11 @@ class AdaptiveMarginals(Synthesizer):
             logits = self._fit(logits, held, measured)
         return Outcome(logits.model(workload.levels), Status.FINISHED)
 
-    def _starts(self, levels: Sequence[int]) -> tuple[float, ...]:
-        return self.start_shares(tuple(levels))
-
     def _choose(
         self, curator: Curator, mean: HiddenMean, held: Workload, logits: Logits, total: float
     ) -> list[int]:
         """The places of this round's marginals among those held."""
-        choosing, measuring = self.choice_shares()
+        choosing, measuring = self._choice_shares()
         noise = _noise(mean, len(held.levels), self.gaussian(measuring)) * curator.public.n
         modelled = total * logits.model(held.levels).answers(held)
         left = list(range(len(held.levels), len(held.sets)))
@@ -523,7 +519,7 @@ class AdaptiveMarginals(Synthesizer):
     def _measure(
         self, curator: Curator, mean: HiddenMean, held: Workload, place: int, total: float
     ) -> Measured:
-        _, measuring = self.choice_shares()
+        _, measuring = self._choice_shares()
         noise = self.gaussian(measuring)
         cells = np.asarray(curator.release(HeldMarginal(mean=mean, place=place), noise), np.float64)
         return Measured(held.sets[place], cells / total, _precision(noise))
@@ -531,12 +527,12 @@ class AdaptiveMarginals(Synthesizer):
     def _fit(self, logits: Logits, held: Workload, measured: dict[int, Measured]) -> Logits:
         return MixtureFit(steps=self.steps).fit(logits, held.levels, list(measured.values()))
 
-    def start_shares(self, levels: tuple[int, ...]) -> tuple[float, ...]:
+    def _start_shares(self, levels: Sequence[int]) -> tuple[float, ...]:
         """Each column's part of the budget: a column of d cells gets d^(2/3), which makes the summed errors least."""
         sizes = [level**SIZE_POWER for level in levels]
         return tuple(self.start_share * size / math.fsum(sizes) for size in sizes)
 
-    def choice_shares(self) -> tuple[float, float]:
+    def _choice_shares(self) -> tuple[float, float]:
         """The parts of the budget for one choice, and for measuring what was chosen."""
         each = (1.0 - self.start_share) / max(1, self.rounds * self.choices)
         return each * self.selection_share, each * (1.0 - self.selection_share)

@@ -106,8 +106,7 @@ def _climb(levels: tuple[int, ...], terms: Sequence[Term], record: list[int]) ->
     return record
 
 
-# ------------------------------------------------------------------------------------------------------------
-# A table as weighted records: what the best responses of a game add up to, for any number of columns.
+# ---- A table as weighted records: what the best responses of a game add up to, for any number of columns ---
 @dataclass(frozen=True, eq=False)
 class Records:
     """Records and what each weighs.
@@ -160,7 +159,7 @@ class QueryGame(Synthesizer):
             tables of any size (dual query).
         draws: K a round, at least 0.
         rounds: T, at least 0.
-        oracle: of the data player "oracle", see `best_response`; None for `best_record`.
+        oracle: of the data player "oracle", see `Oracle`; None for `best_record`.
         seed: of the oracle's public randomness.
     Guarantee:
         K T draws of bounded range: (epsilon, delta)-DP, delta may be 0. The table is a function of the draws.

@@ -1,4 +1,4 @@
-"""Every synthesizer by name, and the default choice."""
+"""Every synthesizer by name, the default choice, and the plainest one: Gaussian noise on every answer."""
 
 import math
 from collections.abc import Callable
@@ -42,7 +42,7 @@ class GaussianMarginals(Synthesizer):
     Guarantee:
         One Gaussian release: exact Gaussian differential privacy.
     Source:
-        Spec of marginals as a matrix mechanism with the identity: Dwork, Roth 2014, section 3; the fit is ours.
+        Dwork, Roth 2014, section 3: marginals by a matrix mechanism with the identity. The fit is ours.
     """
 
     name: ClassVar[str] = "gaussian-marginals"
@@ -145,10 +145,9 @@ def automatic_synthesizer(task: WorkloadTask) -> SynthesizerChoice:
     """The default choice, from public numbers.
 
     Queries that are no marginals: Gaussian noise on all of them where it is faint (0.03 of their range), else the game
-    with a likelihood refit. Marginals of a table whose cells can all be
-    weighed: Gaussian noise on all of them, where that noise is faint (a mean total variation of 0.03) or marginals are
-    small (16 cells on average) and not many (10 sqrt(kappa)); MWEM for many small ones. Everything else: adaptive
-    marginals. Measured: `docs/synthetic-data.md`.
+    with a likelihood refit. Marginals of a table whose cells can all be weighed: Gaussian noise on all of them, where
+    that noise is faint (a mean total variation of 0.03) or marginals are small (16 cells on average) and not many
+    (10 sqrt(kappa)); MWEM for many small ones. Everything else: adaptive marginals. Measured: `docs/synthetic-data.md`.
     """
     workload = task.problem
     if workload.queries is not None:

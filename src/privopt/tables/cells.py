@@ -324,9 +324,8 @@ def _from_pandas(private_series: Any, *, as_lists: bool) -> Any:
             lists_of_numbers = [_number_list(cell) for cell in private_series]
         return _chunked(pa.array(lists_of_numbers, type=pa.large_list(pa.float64())))
     if pd.api.types.infer_dtype(private_series, skipna=True) == "string":
-        with contextlib.suppress(
-            Exception
-        ):  # text that is no Unicode, a NaN of a type that Arrow does not know
+        # Text that is no Unicode, a NaN of a type that Arrow does not know.
+        with contextlib.suppress(Exception):
             return _chunked(pa.array(private_series, type=pa.large_string(), from_pandas=True))
     return private_series.to_numpy(dtype=object)
 
@@ -359,9 +358,8 @@ def _by_distinct_value(private_column: Any, mapped: Any, missing: Any) -> NDArra
     chunks = private_column.chunks if isinstance(private_column, pa.ChunkedArray) else [private_column]
     spread: list[NDArray[Any]] = [np.zeros(0, dtype=missing.dtype)]
     for chunk in chunks:
-        table = np.append(
-            mapped(chunk.dictionary), missing
-        )  # the last entry is where a missing cell (-1) points
+        # The last entry is where a missing cell (-1) points.
+        table = np.append(mapped(chunk.dictionary), missing)
         spread.append(table[chunk.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)])
     return np.concatenate(spread)
 

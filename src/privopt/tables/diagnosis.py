@@ -238,10 +238,10 @@ def _note(texts: Counter[str], more: Iterable[str | None]) -> None:
             texts[text] += 1
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Why cells of a column cannot be read, guessed from them, and the remedy. For the holder of the data alone.
-# PRIVATE.
-# A sentence quotes a cell only where it is a word that stands here; any other is shown on request alone.
+# ---- Why cells of a column cannot be read, guessed from them, and the remedy. PRIVATE ----------------------
+# For the holder of the data alone. A sentence quotes a cell only where it is a word that stands here; any other is
+# shown on request alone.
+
 # What stands for true and false in tables, in small letters.
 _PAIRS = (
     ("yes", "no"),

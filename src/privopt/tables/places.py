@@ -1,6 +1,6 @@
 """Which files make up a table, wherever they are: a file, a folder, a glob, a list, a URI, a Delta table.
 
-They stand in one order, that of their names, and each is known by its version, see `versions`: one that is another by
+They stand in one order, that of their names, and each is known by its version, see `version_of`: one that is another by
 the time it is read is refused, as its records may be counted twice or be somebody else's.
 """
 
@@ -36,7 +36,7 @@ class StoredFile(NamedTuple):
         path: within its file system.
         shown: how it was named, without what may be a password.
         size: in bytes.
-        stamp: what tells its version from others, see `versions.version_of`.
+        stamp: what tells its version from others, see `version_of`.
     """
 
     path: str

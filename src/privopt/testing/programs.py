@@ -45,9 +45,7 @@ from privopt.testing.toy_data import TrialData
 from privopt.testing.violation import ContractViolation, Rule
 
 
-# ------------------------------------------------------------------------------------------------------------
-# A curator that holds data and answers what was answered on others: whoever looks past the answers is found
-# out.
+# ---- A curator that holds data and answers what was answered on others: who looks past that is found out ---
 class Forced(Recorded, LocalCurator):
     """Repeats the answers of a transcript over units that it was not recorded on.
 
@@ -406,10 +404,10 @@ def _same(one: Any, other: Any) -> bool:
     return np.array_equal(np.asarray(one), np.asarray(other), equal_nan=True)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Neighbours with the same draws: how far a unit moves the hidden scores that vertices are drawn from. A run on one data
-# set is watched; on its neighbour the same program is given the same answers, while its streams are fed with what the
-# neighbour's records say. What the schedule was charged for bounds how far the two sets of logits differ.
+# ---- Neighbours with the same draws: how far a unit moves the hidden scores that vertices are drawn from ---
+# A run on one data set is watched; on its neighbour the same program is given the same answers, while its streams are
+# fed with what the neighbour's records say. What the schedule was charged for bounds how far the two sets of logits
+# differ.
 @dataclass
 class Drawn:
     """A stream that vertices were drawn from.

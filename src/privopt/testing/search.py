@@ -45,9 +45,7 @@ from privopt.testing.hostile_rows import (
 from privopt.testing.queries import SLACK, Asked
 from privopt.testing.violation import ContractViolation, Rule
 
-# ------------------------------------------------------------------------------------------------------------
-# Small hostile tables and the units that change in them: drawn at random, or a step away from the worst one
-# so far.
+# ---- Small hostile tables and the units that change in them: drawn, or a step from the worst one so far ----
 Numbers = NDArray[np.float64]
 
 
@@ -198,9 +196,7 @@ def _near(rng: np.random.Generator, setting: Setting, best: Unit) -> Unit:
     return Unit(features, targets)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# The ways in which a value is computed from a table: by either engine, on a sample, in a compiled loop, as
-# told.
+# ---- The ways in which a value is computed: by either engine, on a sample, in a compiled loop, as told -----
 Way: TypeAlias = Literal["fast", "reference", "sample", "loop", "sampled loop", "told"]
 WAYS: tuple[Way, ...] = ("fast", "reference", "sample", "loop", "sampled loop", "told")
 _SHARE = 0.5  # of the units are expected in a sample
@@ -241,9 +237,8 @@ def applies(way: Way, asked: Asked, setting: Setting) -> bool:
     if way in ("sample", "sampled loop") and not _sampled(asked, setting):
         return False
     if way in ("loop", "sampled loop"):
-        comes = (
-            bool(setting.levels) and setting.relation is Relation.ADD_OR_REMOVE_ONE
-        )  # no code means absence
+        # No code means absence.
+        comes = bool(setting.levels) and setting.relation is Relation.ADD_OR_REMOVE_ONE
         on_host = called_on_host(asked) or isinstance(asked, LotSum)
         return setting.layout == "dense" and not comes and not on_host
     if way == "told":

@@ -233,9 +233,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Whether everything that was released has been paid for, block by block, and every filter kept to its
-# price.
+# ---- Whether all that was released has been paid for, block by block, and every filter kept to its price ---
 # The recorded releases are put into a tree of their own: those on disjoint blocks side by side, whatever was released
 # under a filter as what was bought for it. What a unit meets in that tree must be among what a unit meets in the one
 # that was priced.

@@ -250,10 +250,10 @@ def _joint(fields: Fields, runs: list[Fields]) -> Iterator[Verdict]:
     )
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Which members a report has, and of which type each is: `docs/report.schema.json`, as far as types go.
+# ---- Which members a report has, and of which type each is: `docs/report.schema.json`, as far as types go --
 # A member that is missing, surplus or of another type is refused, whether or not a check reads it: whoever reads the
 # report after a verdict may.
+#
 # A text names a type. [x] is a list of x, (x, y) either of them, a mapping an object with these members, of which those
 # that end in "?" may be missing; "*" stands for members of any other name.
 _NULL_OR_NUMBER, _NULL_OR_NUMBERS = ("null", "number"), ("null", ["number"])

@@ -336,9 +336,7 @@ class _Open:
     cluster: Cluster | None = None
 
 
-# ------------------------------------------------------------------------------------------------------------
-# A small process beside a cluster of our own, which outlives whoever started it and leaves nothing of the
-# cluster.
+# ---- The guardian: a small process that outlives whoever started a cluster and leaves nothing of it --------
 # Ray's processes end with the one that started them, mostly: where it is killed or interrupted while they start, some
 # stay, and so does the folder. The guardian waits until it is told, or until that process is gone, kills whoever writes
 # into the folder, and removes it.
@@ -446,6 +444,5 @@ class Guardian:
         self.end()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2 * _SECONDS)
-        shutil.rmtree(
-            self.folder, ignore_errors=True
-        )  # where it was killed, or Ray has written there once more
+        # Where it was killed, or Ray has written there once more:
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -94,9 +94,8 @@ class RemoteLossSum:
     ) -> NDArray[np.float64]:
         asked = LossQuestion(self._form, what, np.asarray(at), np.asarray(vector), bound)
         one = sum(map(len, self._parts.values())) == 1
-        if (
-            math.isinf(bound) and not one
-        ):  # privacy is off: no grid forgets the order, so it is that of the parts
+        # With privacy off no grid forgets the order, so it is that of the parts.
+        if math.isinf(bound) and not one:
             private_sums = self._in_order(asked)
             return np.array(sum(private_sums[1:], start=private_sums[0]), np.float64)
         calls: dict[int, Call] = {k: ("loss_sum", (asked, parts)) for k, parts in self._parts.items()}
@@ -111,9 +110,8 @@ class RemoteLossSum:
         return [answer.plain for answer in answers]
 
 
-GATHERED_BYTES = (
-    2**30
-)  # of rows that this process fetches from the workers for what needs all of them at once
+# Of rows that this process fetches from the workers for what needs all of them at once.
+GATHERED_BYTES = 2**30
 _PIECE_BYTES = 2**23  # of rows that travel at a time
 PrivateShares = dict[int, dict[int, NDArray[np.int64] | None]]  # of each worker, by part
 

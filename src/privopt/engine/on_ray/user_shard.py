@@ -127,10 +127,8 @@ class Arrivals:
         self._loose, self._settled = 0, settled
 
 
-_DEALT, _DEALT_AT_ONCE = (
-    2**12,
-    2**18,
-)  # records for each part, and in all, that are dealt out to the parts together
+# Records for each part, and in all, that are dealt out to the parts together.
+_DEALT, _DEALT_AT_ONCE = 2**12, 2**18
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

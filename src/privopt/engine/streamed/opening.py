@@ -105,9 +105,8 @@ class StreamedEngine(InProcessEngine):
         room = self.units.room
         closed: Any = _Closed(self.units.public, self.units.seeded)
         self.__dict__.pop("_parts", None)
-        InProcessEngine.__init__(
-            self, closed, threads=self._threads, private_ranges=[(0, 0)] * 2
-        )  # none is there
+        no_units = [(0, 0)] * 2
+        InProcessEngine.__init__(self, closed, threads=self._threads, private_ranges=no_units)
         if isinstance(room, Spool):
             room.close()
 
