@@ -34,7 +34,7 @@ from privopt.tables.text_blocks import TextBlock
 
 # ---- The records of a table in files as they are read: encoded features, targets, keys of users. PRIVATE ---
 BLOCK_BYTES = 2**22  # of encoded rows at a time
-LEAST_BLOCK, MOST_BLOCK = 2**8, 2**14  # rows at a time
+LEAST_BLOCK, MOST_BLOCK = 2**5, 2**14  # rows at a time
 
 
 @final
