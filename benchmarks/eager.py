@@ -20,6 +20,7 @@ from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.papers.mirror_descent import MirrorDescent
 from privopt.planning.instance import Instance
 from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
@@ -30,7 +31,6 @@ from privopt.solvers.base import Solver
 from privopt.solvers.continuous_spider import ContinuousSpider
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.kl_proximal_point import KLProximalPoint
-from privopt.solvers.mirror_descent import MirrorDescent
 
 ROWS, COLUMNS = 200, 5
 BUDGET = Budget(1.0, 1e-6)

@@ -29,14 +29,14 @@ from privopt.data.units import Units
 from privopt.games.base import GameSolver
 from privopt.games.moves import Noised
 from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
-from privopt.games.registry import GAME_SOLVERS, choose_game
+from privopt.games.registry import NAMES, choose_game, named
 from privopt.games.saddle_gradient_descent import SaddleGradientDescent
-from privopt.games.saddle_mirror_descent import SaddleMirrorDescent
 from privopt.games.sampled_dual_averaging import SampledDualAveraging
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.noise import NoiseSource
+from privopt.papers.saddle_mirror_descent import SaddleMirrorDescent
 from privopt.planning.task import Task
 from privopt.problems.saddle import BilinearGame
 from privopt.queries.payoff_means import PayoffMeans, unpacked
@@ -103,7 +103,7 @@ def generated(n: int, size: int, seed: int) -> Generated:
 
 def candidates(size: int, *, quick: bool) -> dict[str, list[GameSolver | str]]:
     """The methods; of several candidates the best is chosen by its gaps."""
-    drawn = {name: [make()] for name, make in GAME_SOLVERS.items()}
+    drawn = {name: [named(name)] for name in NAMES}
     gains = (0.5, 2.0) if quick else (0.4, 1.0, 2.5)
     return {
         AUTO: ["auto"],
@@ -275,11 +275,7 @@ def verdicts(records: Sequence[Record]) -> Iterator[Verdict]:
             ratio = auto[size] / other
             yield Verdict(f"auto's gap over noisy-matrix, {size} actions", ratio, "at most 1.1", ratio <= 1.1)
     for size, gap in auto.items():
-        ours = [
-            one["gap"]
-            for one in select(records, benchmark="games", size=size)
-            if one["method"] in GAME_SOLVERS
-        ]
+        ours = [one["gap"] for one in select(records, benchmark="games", size=size) if one["method"] in NAMES]
         if ours:
             ratio = gap / min(ours)
             yield Verdict(

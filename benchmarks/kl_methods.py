@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.kl_data import Case, flat
+from privopt.papers.dp_spider import DPSpider
 from privopt.problems.growth import KL
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
 from privopt.solvers.base import Solver
 from privopt.solvers.continuous_spider import ContinuousSpider
 from privopt.solvers.curvature_probe import CurvatureProbe
-from privopt.solvers.dp_spider import DPSpider
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.kl_spider import KLSpider
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent

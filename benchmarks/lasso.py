@@ -37,6 +37,7 @@ from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.papers.mirror_descent import MirrorDescent
 from privopt.planning.instance import Instance
 from privopt.problems import losses
 from privopt.problems.constraints import L1Ball
@@ -45,7 +46,6 @@ from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
 from privopt.solvers.base import Solver
 from privopt.solvers.frank_wolfe import FrankWolfe
 from privopt.solvers.gradient_descent import GradientDescent
-from privopt.solvers.mirror_descent import MirrorDescent
 
 ITEMS = {"hiva": 150, "w8a": 25}  # public: about what a row holds
 HEAD = ("problem", "epsilon", "method", "steps", "gap", "precision", "recall")

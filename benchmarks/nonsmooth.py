@@ -26,13 +26,13 @@ from benchmarks.results import Record, select
 from benchmarks.zhang import ZhangO2NC
 from privopt import certify
 from privopt.ledger.amounts import Budget
+from privopt.papers.single_pass_o2nc import SinglePassO2NC
+from privopt.papers.variance_reduced_o2nc import VarianceReducedO2NC
 from privopt.planning.instance import Instance
 from privopt.solve import minimize
 from privopt.solvers.base import Solver
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.o2nc import O2NC
-from privopt.solvers.single_pass_o2nc import SinglePassO2NC
-from privopt.solvers.variance_reduced_o2nc import VarianceReducedO2NC
 from privopt.solvers.whitening import Whitening
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks-nonsmooth.md"

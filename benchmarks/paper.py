@@ -22,6 +22,8 @@ from benchmarks.results import Record, machine, select
 from privopt.data.units import Units
 from privopt.errors import NotPriceable
 from privopt.ledger.amounts import Budget
+from privopt.papers.newton import DoubleNoiseNewton
+from privopt.papers.output_perturbation import OutputPerturbation
 from privopt.problems import losses
 from privopt.problems.constraints import L2Ball, Unconstrained
 from privopt.problems.problem import Problem
@@ -30,9 +32,7 @@ from privopt.solve import minimize
 from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
 from privopt.solvers.base import Solver
 from privopt.solvers.gradient_descent import GradientDescent
-from privopt.solvers.newton import DoubleNoiseNewton
 from privopt.solvers.objective_perturbation import ObjectivePerturbation
-from privopt.solvers.output_perturbation import OutputPerturbation
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 from privopt.solvers.svrg import SVRG
 from privopt.solvers.whitening import Whitening

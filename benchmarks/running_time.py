@@ -24,7 +24,7 @@ from scipy import sparse
 from privopt.curator.local import LocalCurator
 from privopt.curator.run import Run
 from privopt.data.units import Units
-from privopt.games.registry import GAME_SOLVERS
+from privopt.games import registry as games
 from privopt.ledger.amounts import Budget
 from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.additive import Gaussian, Laplace
@@ -32,6 +32,7 @@ from privopt.mechanisms.base import Mechanism
 from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.permute_and_flip import PermuteAndFlip
+from privopt.papers.output_perturbation import OutputPerturbation
 from privopt.planning.instance import Instance
 from privopt.planning.task import Task
 from privopt.precision import double_precision
@@ -47,9 +48,8 @@ from privopt.queries.column_magnitudes import ColumnMagnitudes
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.second_moment import SecondMoment
 from privopt.solvers.base import Solver
-from privopt.solvers.output_perturbation import OutputPerturbation
-from privopt.solvers.registry import SOLVERS, choose
-from privopt.synthesis.registry import SYNTHESIZERS
+from privopt.solvers.registry import NAMES, choose
+from privopt.synthesis import registry as synthesis
 
 COLUMNS, WIDE, VALUES, PER_USER, SEED = 8, 100, 20_000, 4, 1
 BUDGET = Budget(1.0, 1e-6)
@@ -191,13 +191,13 @@ def _chosen(solver: Solver | str, instance: Instance) -> Any:
 def playing(name: str, data: Kinds) -> Work | None:
     """A solver of games on a matrix game of these rows."""
     game = BilinearGame(rows=4, columns=4)
-    return _run_of(GAME_SOLVERS[name], Task(game, data["ordinary"].public, BUDGET), game)
+    return _run_of(partial(games.named, name), Task(game, data["ordinary"].public, BUDGET), game)
 
 
 def modelling(name: str, data: Kinds) -> Work | None:
     """A synthesizer on all pairs of columns."""
     workload = Workload.ways(LEVELS, 2)
-    return _run_of(SYNTHESIZERS[name], Task(workload, data["ordinary"].public, BUDGET), workload)
+    return _run_of(partial(synthesis.named, name), Task(workload, data["ordinary"].public, BUDGET), workload)
 
 
 def _run_of(made: Callable[[], Any], task: Any, question: Any) -> Work | None:
@@ -286,14 +286,14 @@ def all_lines(rows: int, repeats: int) -> Iterator[tuple[str, Callable[[], str]]
             work = releasing(query, Gaussian(3.0))
             yield f"query {name}{how}", partial(line, f"query {name}{how}", work, data, repeats)
     minimiser = {"output-perturbation of a minimiser": OutputPerturbation(form="minimiser")}
-    for name, asked in ({name: name for name in SOLVERS} | minimiser).items():
+    for name, asked in ({name: name for name in NAMES} | minimiser).items():
         data = users if name.startswith("user-") else records
         work = partial(solving, asked)
         yield f"solver {name}", partial(_prepared_line, f"solver {name}", work, data, repeats)
     coded = tables(rows)
     for kind, names, work, data in (
-        ("game", GAME_SOLVERS, playing, records),
-        ("synthesizer", SYNTHESIZERS, modelling, coded),
+        ("game", games.NAMES, playing, records),
+        ("synthesizer", synthesis.NAMES, modelling, coded),
     ):
         for name in names:
             yield (

@@ -35,7 +35,7 @@ from benchmarks.users_peers import oracle, standard_error
 from privopt.errors import BudgetTooSmall, NotPriceable
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.group_privacy import GroupPrivacy
-from privopt.solvers.registry import SOLVERS
+from privopt.solvers.registry import named
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks-users.md"
 PEERS, HELD, LOSSES, SYNTHETIC, BUDGETS, RECORDS, MEANS, TIME = (
@@ -103,7 +103,7 @@ class Method:
 
 def _named(name: str, **fields: Any) -> Callable[[bool], Sequence[Any]]:
     """The registry's solver with some fields set."""
-    return lambda quick: (SOLVERS[name]().with_(**fields) if fields else name,)
+    return lambda quick: (named(name).with_(**fields) if fields else name,)
 
 
 def _group_settings(quick: bool) -> Sequence[Any]:

@@ -17,11 +17,11 @@ import numpy as np
 from benchmarks.results import Record, select
 from benchmarks.sparse_data import SignedData, generated, parities
 from privopt.ledger.amounts import Budget
+from privopt.papers.anytime_mirror_descent import AnytimeMirrorDescent
+from privopt.papers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
 from privopt.solve import minimize
-from privopt.solvers.anytime_mirror_descent import AnytimeMirrorDescent
 from privopt.solvers.base import Solver
 from privopt.solvers.frank_wolfe import FrankWolfe
-from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
 from privopt.solvers.vertex_anytime import VertexAnytime
 
 HEAD = ("problem", "epsilon", "method", "passes", "draws", "test loss")

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from privopt.curator.base import Curator
+from privopt.papers.single_pass_o2nc import SinglePassO2NC
 from privopt.planning.instance import Instance
 from privopt.planning.o2nc import TYPICAL
 from privopt.problems.losses import Loss
@@ -24,7 +25,6 @@ from privopt.queries.base import MeanQuery, Scalar, query, static
 from privopt.queries.value_gradient import along, around, differences
 from privopt.queries.values import ValueSum
 from privopt.solvers.gradient_estimates import Estimates
-from privopt.solvers.single_pass_o2nc import SinglePassO2NC
 
 
 @query

@@ -36,7 +36,7 @@ FRONT_ENDS = {
 }
 PRIVATE_STAGES = {"curator", "data", "engine"}
 # Rooms of programs over a curator.
-PROGRAMS = {"solvers", "games", "synthesis"}
+PROGRAMS = {"solvers", "games", "synthesis", "papers"}
 # A stage, and the parts of the package that it must know nothing of.
 FORBIDDEN_IMPORTS = {
     "problems": PRIVATE_STAGES
@@ -57,6 +57,7 @@ FORBIDDEN_IMPORTS = {
     "solvers": FRONT_ENDS | {"data", "engine", "games", "synthesis", "zoo"},
     "games": FRONT_ENDS | {"data", "engine", "synthesis", "zoo"},
     "synthesis": FRONT_ENDS | {"data", "engine", "games", "zoo"},
+    "papers": FRONT_ENDS | {"data", "engine", "zoo"},
     "result": {"data", "engine"} | {"zoo"} | PROGRAMS,
     "report": {"data", "engine"} | {"result", "zoo"} | PROGRAMS,
 }

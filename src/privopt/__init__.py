@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from privopt import certify, solvers
+    from privopt import certify, papers, solvers
     from privopt.curator.journals import resumable
     from privopt.data.units import Units
     from privopt.estimators.classifiers import LinearSVC, LogisticRegression
@@ -81,6 +81,7 @@ __all__ = [
     "losses",
     "minimax",
     "minimize",
+    "papers",
     "plan",
     "regularisers",
     "resumable",
@@ -123,6 +124,7 @@ _HOME = {
     "Units": "privopt.data.units",
     "constraints": "privopt.problems",
     "solvers": "privopt",
+    "papers": "privopt",
     "double_precision": "privopt.precision",
     "losses": "privopt.problems",
     "minimize": "privopt.solve",
@@ -146,9 +148,10 @@ def __getattr__(name: str) -> Any:
             else getattr(importlib.import_module(_HOME[name]), name)
         )
     else:
-        from privopt import solvers
+        from privopt import papers, solvers
 
-        moved = f": it is privopt.solvers.{name}" if name in solvers.__all__ else ""
+        homes = (room.__name__ for room in (solvers, papers) if name in room.__all__)
+        moved = next((f": it is {home}.{name}" for home in homes), "")
         raise AttributeError(f"module 'privopt' has no attribute {name!r}{moved}")
     globals()[name] = value
     return value

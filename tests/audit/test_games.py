@@ -10,11 +10,11 @@ from benchmarks.games import generated
 from privopt.curator.local import LocalCurator
 from privopt.games.moves import Drawn
 from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
-from privopt.games.saddle_mirror_descent import SaddleMirrorDescent
 from privopt.games.sampled_dual_averaging import SampledDualAveraging
 from privopt.ledger.amounts import Budget
 from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.noise import NoiseSource
+from privopt.papers.saddle_mirror_descent import SaddleMirrorDescent
 from privopt.planning.task import Task
 
 pytestmark = pytest.mark.audit

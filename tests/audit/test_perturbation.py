@@ -11,6 +11,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.papers.output_perturbation import OutputPerturbation
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
@@ -18,7 +19,6 @@ from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.objective_perturbation import ObjectivePerturbation
-from privopt.solvers.output_perturbation import OutputPerturbation
 
 pytestmark = pytest.mark.audit
 RIDGE, DELTA, D = 0.01, 1e-5, 20

@@ -7,9 +7,9 @@ import pytest
 from benchmarks.sparse_data import generated
 
 from privopt.ledger.amounts import Budget
+from privopt.papers.anytime_mirror_descent import AnytimeMirrorDescent
+from privopt.papers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
 from privopt.solve import minimize
-from privopt.solvers.anytime_mirror_descent import AnytimeMirrorDescent
-from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
 from privopt.solvers.vertex_anytime import VertexAnytime
 
 pytestmark = pytest.mark.audit

@@ -19,12 +19,12 @@ from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.papers.dp_spider import DPSpider
 from privopt.problems.growth import KL
 from privopt.problems.losses import RecordLoss
 from privopt.problems.problem import Problem
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
 from privopt.solvers.continuous_spider import ContinuousSpider
-from privopt.solvers.dp_spider import DPSpider
 from privopt.solvers.kl_proximal_point import KLProximalPoint
 from privopt.solvers.kl_spider import KLSpider
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent

@@ -9,18 +9,18 @@ import pytest
 
 from privopt.data.units import Units
 from privopt.games.base import GameSolver
-from privopt.games.best_response import BestResponse
-from privopt.games.bias_reduced_mirror_descent import BiasReducedMirrorDescent
-from privopt.games.boosted_saddle import BoostedSaddle
 from privopt.games.moves import Drawn, Noised
 from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
 from privopt.games.noisy_extragradient import NoisyExtragradient
 from privopt.games.noisy_matrix import NoisyMatrix
 from privopt.games.saddle_gradient_descent import SaddleGradientDescent
-from privopt.games.saddle_mirror_descent import SaddleMirrorDescent
 from privopt.games.sampled_dual_averaging import SampledDualAveraging
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
+from privopt.papers.best_response import BestResponse
+from privopt.papers.bias_reduced_mirror_descent import BiasReducedMirrorDescent
+from privopt.papers.boosted_saddle import BoostedSaddle
+from privopt.papers.saddle_mirror_descent import SaddleMirrorDescent
 from privopt.problems.constraints import L1Ball, Simplex
 from privopt.problems.saddle import BilinearGame, Game, SaddleProblem
 from privopt.solvers.frank_wolfe import FrankWolfe

@@ -9,11 +9,11 @@ import numpy as np
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
+from privopt.papers.pmw import PrivateMultiplicativeWeights
 from privopt.problems.workload import Workload
 from privopt.synthesis.adaptive_marginals import AdaptiveMarginals
 from privopt.synthesis.base import Synthesizer
 from privopt.synthesis.mwem import MWEM
-from privopt.synthesis.pmw import PrivateMultiplicativeWeights
 from privopt.synthesis.query_game import QueryGame
 from privopt.synthesis.query_game_ml import QueryGameML
 from privopt.synthesis.registry import GaussianMarginals

@@ -3,7 +3,7 @@
 import pytest
 from tests.contracts.game_cases import EVERY_GAME, GAME_PAIRS, N, as_units, toy_rows
 
-from privopt.games.registry import GAME_SOLVERS
+from privopt.games import registry
 from privopt.ledger.amounts import Budget
 from privopt.planning.task import Task
 from privopt.precision import double_precision
@@ -70,4 +70,4 @@ def test_a_larger_budget_is_never_overspent(case):
 
 def test_every_solver_of_games_is_in_the_list():
     named = {type(case.solver) for case in EVERY_GAME}
-    assert {type(make()) for make in GAME_SOLVERS.values()} <= named
+    assert {type(registry.named(name)) for name in registry.NAMES} <= named

@@ -23,6 +23,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_epsilon
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.papers.dp_spider import DPSpider
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
@@ -37,7 +38,6 @@ from privopt.solvers import adaptive_gradient_descent
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent, NormTracker
 from privopt.solvers.continuous_spider import ContinuousSpider
 from privopt.solvers.curvature_probe import CurvatureProbe
-from privopt.solvers.dp_spider import DPSpider
 from privopt.solvers.kl_proximal_point import KLProximalPoint
 from privopt.solvers.kl_spider import KLSpider
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent

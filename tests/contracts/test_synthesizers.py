@@ -21,9 +21,9 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.task import Task
 from privopt.precision import double_precision
 from privopt.public import Relation
+from privopt.synthesis import registry
 from privopt.synthesis.query_game import QueryGame
 from privopt.synthesis.query_game_ml import QueryGameML
-from privopt.synthesis.registry import SYNTHESIZERS
 from privopt.testing.synthesizers import SynthesizerTrial, ToyTable
 
 
@@ -119,4 +119,4 @@ def test_no_rounds_release_nothing(case):
 
 def test_every_synthesizer_is_in_the_list():
     named = {type(case.synthesizer) for case in EVERY_SYNTHESIZER}
-    assert {type(make()) for make in SYNTHESIZERS.values()} == named
+    assert {type(registry.named(name)) for name in registry.NAMES} == named

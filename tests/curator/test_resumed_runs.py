@@ -19,11 +19,11 @@ from privopt.data.places import GivenPlaces
 from privopt.data.units import Units
 from privopt.errors import ArgumentError, DataUnavailable
 from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
+from privopt.papers.phased_sgd import PhasedSGD
 from privopt.problems.losses import Huber
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
 from privopt.problems.saddle import BilinearGame
-from privopt.solvers.phased_sgd import PhasedSGD
 
 ROWS = 300
 COLUMNS = {"a": {"kind": "num", "low": -1, "high": 1}, "b": {"kind": "num", "low": -1, "high": 1}}

@@ -21,16 +21,16 @@ from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.placement import Placement
 from privopt.engine.streamed import open_streamed
+from privopt.games import registry as games
 from privopt.games.base import GameSolver
-from privopt.games.registry import GAME_SOLVERS
 from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.instance import Instance
 from privopt.planning.task import Task
 from privopt.precision import double_precision
+from privopt.solvers import registry as solvers
 from privopt.solvers.base import Solver
-from privopt.solvers.registry import SOLVERS
-from privopt.synthesis.registry import SYNTHESIZERS
+from privopt.synthesis import registry as synthesis
 
 pytest.importorskip("ray")
 
@@ -221,11 +221,13 @@ def kinds_of(solver: Any) -> set[type]:
 def test_every_solver_is_tried() -> None:
     """A new one is missed here until it is in a list of cases."""
     tried = set[type]().union(*(kinds_of(case.solver) for case in (*EVERY_CASE, *EVERY_GAME)))
-    named = set[type]().union(*(kinds_of(make()) for make in (*SOLVERS.values(), *GAME_SOLVERS.values())))
+    named = set[type]().union(
+        *(kinds_of(room.named(name)) for room in (solvers, games) for name in room.NAMES)
+    )
     public = (getattr(privopt, name) for name in privopt.__all__)
     both = (Solver, GameSolver)
     assert named | {each for each in public if isinstance(each, type) and issubclass(each, both)} <= tried
-    assert {type(make()) for make in SYNTHESIZERS.values()} <= {
+    assert {type(synthesis.named(name)) for name in synthesis.NAMES} <= {
         type(case.synthesizer) for case in EVERY_SYNTHESIZER
     }
     assert {case.name for case in EVERY_CASE} >= AT_ONCE

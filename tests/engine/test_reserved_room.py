@@ -23,6 +23,8 @@ from privopt.engine.streamed import open_streamed
 from privopt.engine.streamed.residency import Residency
 from privopt.engine.streamed.spool import Spool
 from privopt.errors import ArgumentError, DataUnavailable
+from privopt.papers.phased_sgd import PhasedSGD
+from privopt.papers.strongly_convex_stages import StronglyConvexStages
 from privopt.problems.constraints import L1Ball
 from privopt.problems.problem import Problem
 from privopt.public import Public, Relation
@@ -31,9 +33,7 @@ from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
 from privopt.solvers.clip_choice import PrivateClip
 from privopt.solvers.frank_wolfe import FrankWolfe
 from privopt.solvers.gradient_descent import GradientDescent
-from privopt.solvers.phased_sgd import PhasedSGD
 from privopt.solvers.randomized_smoothing import RandomizedSmoothing
-from privopt.solvers.strongly_convex_stages import StronglyConvexStages
 from privopt.solvers.whitening import Whitening
 
 ROWS, D, MB = 20_000, 20, 2**20

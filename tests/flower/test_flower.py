@@ -498,7 +498,7 @@ def test_what_needs_all_records_is_refused_before_anybody_is_asked():
     with pytest.raises(ValueError, match="objective-perturbation"):
         strategy(solver="objective-perturbation").start(grid, record(np.zeros(D)))
     with pytest.raises(ValueError, match="NewtonDirection is not answered by units that hold their own"):
-        strategy(solver=privopt.solvers.DoubleNoiseNewton()).start(grid, record(np.zeros(D)))
+        strategy(solver=privopt.papers.DoubleNoiseNewton()).start(grid, record(np.zeros(D)))
     engine = engine_of(grid, "replace-one")
     with pytest.raises(ValueError, match="a query that sees all of them at once cannot be answered"):
         engine.records()

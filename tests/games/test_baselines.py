@@ -7,17 +7,17 @@ import pytest
 import privopt
 from privopt import BilinearGame, Budget, SaddleProblem, Units
 from privopt.curator.local import LocalCurator
-from privopt.games.best_response import BestResponse
 from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
 from privopt.games.noisy_extragradient import NoisyExtragradient
 from privopt.games.noisy_matrix import NoisyMatrix, equilibrium
 from privopt.games.registry import GAME_SOLVERS, choose_game
 from privopt.games.saddle_gradient_descent import SaddleGradientDescent
-from privopt.games.saddle_mirror_descent import SaddleMirrorDescent
 from privopt.games.sampled_dual_averaging import SampledDualAveraging
 from privopt.ledger.sampling import EveryUnit
 from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.noise import NoiseSource
+from privopt.papers.best_response import BestResponse
+from privopt.papers.saddle_mirror_descent import SaddleMirrorDescent
 from privopt.planning.task import Task
 from privopt.precision import double_precision
 from privopt.problems.constraints import Box, L1Ball, Simplex

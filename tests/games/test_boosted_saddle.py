@@ -8,7 +8,6 @@ from tests.support.bent_game import BENT, bent_payoff
 
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
-from privopt.games.boosted_saddle import BoostedSaddle, constraint_of, one_sided
 from privopt.games.sampled_dual_averaging import SampledDualAveraging
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
@@ -16,6 +15,7 @@ from privopt.ledger.events import Parallel
 from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
+from privopt.papers.boosted_saddle import BoostedSaddle, constraint_of, one_sided
 from privopt.planning.task import Task
 from privopt.precision import double_precision
 from privopt.problems.constraints import L1Ball, Simplex

@@ -12,14 +12,14 @@ from tests.support.transcripts import Tree, largest_cost, tree_of
 
 from privopt.data.blocks import block_assignment
 from privopt.data.units import Units
-from privopt.games import bias_reduced_mirror_descent as schedules
-from privopt.games.bias_reduced_mirror_descent import BiasReducedMirrorDescent
 from privopt.games.moves import Drawn
-from privopt.games.saddle_mirror_descent import SaddleMirrorDescent
 from privopt.games.sampled_dual_averaging import SampledDualAveraging
 from privopt.ledger.amounts import Budget
 from privopt.ledger.composition import additive_cost, leaf_rho
 from privopt.mechanisms.noise import NoiseSource
+from privopt.papers import bias_reduced_mirror_descent as schedules
+from privopt.papers.bias_reduced_mirror_descent import BiasReducedMirrorDescent
+from privopt.papers.saddle_mirror_descent import SaddleMirrorDescent
 from privopt.planning.task import Task
 from privopt.precision import double_precision
 from privopt.problems.constraints import Simplex

@@ -14,10 +14,10 @@ from tests.games.test_sampled_dual_averaging import (  # noqa: F401  (a fixture)
 
 from privopt.curator.local import LocalCurator
 from privopt.data.places import Stretch
-from privopt.games.saddle_mirror_descent import SaddleMirrorDescent, schedule
 from privopt.ledger.amounts import Budget
 from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.noise import NoiseSource
+from privopt.papers.saddle_mirror_descent import SaddleMirrorDescent, schedule
 from privopt.planning.task import Task
 from privopt.problems.saddle import BilinearGame
 from privopt.public import Public, Relation

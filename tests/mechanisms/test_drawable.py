@@ -34,6 +34,7 @@ from privopt.mechanisms.pass_noise import PassNoise
 from privopt.mechanisms.permute_and_flip import PermuteAndFlip
 from privopt.mechanisms.prefix_sum import PrefixSum
 from privopt.mechanisms.strategies import square_root_toeplitz
+from privopt.papers.single_pass_o2nc import SinglePassO2NC
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
@@ -41,7 +42,6 @@ from privopt.problems.problem import Problem
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.vertex_scores import VertexScores
 from privopt.solvers.correlated_noise_descent import CorrelatedNoiseDescent
-from privopt.solvers.single_pass_o2nc import SinglePassO2NC
 
 HUGE = 1e14
 

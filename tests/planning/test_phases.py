@@ -7,6 +7,8 @@ import pytest
 
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
+from privopt.papers import phased_group_sgd
+from privopt.papers.phased_group_sgd import PhasedGroupSGD
 from privopt.planning import phased_accelerated_erm, phases
 from privopt.planning.instance import Instance
 from privopt.problems import losses
@@ -14,9 +16,7 @@ from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser, Ridge
 from privopt.public import Public, Relation
 from privopt.solve import minimize
-from privopt.solvers import phased_group_sgd
 from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
-from privopt.solvers.phased_group_sgd import PhasedGroupSGD
 from privopt.solvers.registry import choose
 from privopt.solvers.user_gradient_descent import UserGradientDescent
 from privopt.solvers.whitening import Whitening

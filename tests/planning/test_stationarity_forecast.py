@@ -3,6 +3,8 @@
 import pytest
 
 from privopt import Budget, Problem, losses, regularisers
+from privopt.papers.single_pass_o2nc import SinglePassO2NC
+from privopt.papers.variance_reduced_o2nc import VarianceReducedO2NC
 from privopt.planning.goldstein_bounds import plain_bound
 from privopt.planning.goldstein_errors import StationarityTask
 from privopt.planning.instance import Instance
@@ -12,8 +14,6 @@ from privopt.precision import double_precision
 from privopt.problems.black_box import BlackBox
 from privopt.public import Public
 from privopt.solvers import O2NC
-from privopt.solvers.single_pass_o2nc import SinglePassO2NC
-from privopt.solvers.variance_reduced_o2nc import VarianceReducedO2NC
 
 PROVED = {"mode": "guarantee", "returns": "random", "steps": 20_000, "window": 1000, "radius": 0.5}
 

@@ -9,9 +9,9 @@ from tests.support.bent_game import BENT, ROWS
 
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
-from privopt.games.bias_reduced_mirror_descent import mass
 from privopt.ledger.sampling import EveryUnit
 from privopt.ledger.unlimited import Unlimited
+from privopt.papers.bias_reduced_mirror_descent import mass
 from privopt.precision import double_precision
 from privopt.problems.constraints import Simplex
 from privopt.problems.saddle import SaddleProblem

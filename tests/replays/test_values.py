@@ -10,12 +10,12 @@ from privopt.problems.constraints import Box, L1Ball, Product, Simplex
 from privopt.problems.glm import RecordLoss
 from privopt.replays.values import Unwritten, read, written
 from privopt.solvers.gradient_descent import GradientDescent
-from privopt.solvers.registry import SOLVERS
+from privopt.solvers.registry import NAMES, named
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_solver_comes_back(name):
-    solver = SOLVERS[name]()
+    solver = named(name)
     assert read(json.loads(json.dumps(written(solver)))) == solver
 
 

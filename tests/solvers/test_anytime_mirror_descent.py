@@ -14,13 +14,13 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.events import NonPrivateEvent
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.vertex_sampler import VertexSampler
+from privopt.papers.anytime_mirror_descent import AnytimeMirrorDescent, schedule
 from privopt.planning.instance import Instance
 from privopt.problems import losses
 from privopt.problems.constraints import L1Ball, L2Ball
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.solve import minimize
-from privopt.solvers.anytime_mirror_descent import AnytimeMirrorDescent, schedule
 
 BALL = Problem(losses.logistic, constraint=L1Ball(2.0))
 BUDGET = Budget(1.0, 1e-6)

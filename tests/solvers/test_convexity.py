@@ -9,6 +9,7 @@ import pytest
 from privopt import minimize
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
+from privopt.papers.strongly_convex_stages import StronglyConvexStages
 from privopt.planning.instance import Instance
 from privopt.problems import losses
 from privopt.problems.constraints import L1Ball
@@ -19,8 +20,7 @@ from privopt.problems.regularisers import Ridge
 from privopt.public import Public
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.kl_proximal_point import KLProximalPoint
-from privopt.solvers.registry import SOLVERS, automatic
-from privopt.solvers.strongly_convex_stages import StronglyConvexStages
+from privopt.solvers.registry import NAMES, automatic, named
 from privopt.solvers.whitening import Whitening
 
 BUDGET = Budget(2.0, 1e-5)
@@ -58,14 +58,14 @@ def instances(loss: losses.GLMLoss) -> Iterator[Instance]:
 
 def fitting(name: str) -> Instance:
     """A task with a smooth loss that is convex and that the solver takes."""
-    solver = SOLVERS[name]()
+    solver = named(name)
     loss = losses.smoothed_hinge(0.5)
     return next(one for one in instances(loss) if solver.obstacle(one.problem, one.public) is None)
 
 
-@pytest.mark.parametrize("name", [name for name in SOLVERS if name not in BY_VALUES | LOGISTIC_ALONE])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in BY_VALUES | LOGISTIC_ALONE])
 def test_a_solver_refuses_the_ramp_if_it_rests_on_convexity_and_predicts_nothing_otherwise(name: str) -> None:
-    instance, solver = fitting(name), SOLVERS[name]()
+    instance, solver = fitting(name), named(name)
     convex = instance.problem.loss
     loss = losses.ramp()
     loss = replace(convex, base=loss) if isinstance(convex, GroupedLoss) else loss
@@ -87,7 +87,7 @@ def test_a_loss_of_the_users_own_is_believed_what_it_says_of_convexity() -> None
     def value(params, features, target):
         return (features @ params - target) ** 2
 
-    solver, public = SOLVERS["svrg"](), RECORDS
+    solver, public = named("svrg"), RECORDS
     for convex, obstacle in ((None, None), (True, None), (False, "not convex")):
         found = solver.obstacle(Problem(losses.RecordLoss(value, convex=convex), Ridge(0.1)), public)
         assert found is None if obstacle is None else obstacle in str(found)
@@ -95,7 +95,7 @@ def test_a_loss_of_the_users_own_is_believed_what_it_says_of_convexity() -> None
 
 def test_a_front_end_refuses_what_its_inner_solver_refuses() -> None:
     problem = Problem(losses.ramp(), Ridge(0.1))
-    inside = Whitening(inner=SOLVERS["svrg"]())
+    inside = Whitening(inner=named("svrg"))
     with pytest.raises(ValueError, match="not convex"):
         inside.check_applicable(problem, RECORDS)
     with pytest.raises(ValueError, match="not convex"):

@@ -12,6 +12,7 @@ from privopt.curator.dry_run import DryRun
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import leaf_counts
 from privopt.ledger.gaussian_dp import gaussian_mu
+from privopt.papers.dp_spider import DPSpider, planned_schedule
 from privopt.planning.instance import Instance
 from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
@@ -19,7 +20,6 @@ from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.result import Status
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
-from privopt.solvers.dp_spider import DPSpider, planned_schedule
 
 RHO = gaussian_mu(1.0, 1e-6) ** 2 / 2
 PUBLIC = Public(n=20_000, d=10)

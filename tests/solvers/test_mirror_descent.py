@@ -16,6 +16,7 @@ from tests.support.mirror_reference import (
 
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
+from privopt.papers.mirror_descent import MirrorDescent
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
@@ -25,7 +26,6 @@ from privopt.problems.regularisers import L1
 from privopt.public import Public
 from privopt.solve import minimize
 from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
-from privopt.solvers.mirror_descent import MirrorDescent
 
 FOUR = MirrorDescent(steps=4, step_size=0.5, clip=1.0, noise_multiplier=0.4)
 BUDGET = Budget(1.0, 1e-6)

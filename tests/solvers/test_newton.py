@@ -13,6 +13,7 @@ from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
+from privopt.papers.newton import DoubleNoiseNewton
 from privopt.planning.instance import Instance
 from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
@@ -21,7 +22,6 @@ from privopt.problems.regularisers import L1, NoRegulariser, Ridge
 from privopt.public import Public
 from privopt.result import Status
 from privopt.solve import minimize
-from privopt.solvers.newton import DoubleNoiseNewton
 
 RIDGE, CLIP = 0.1, 0.4
 

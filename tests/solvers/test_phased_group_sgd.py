@@ -26,11 +26,11 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.events import DeltaEvent, GaussianEvent, leaf_counts
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.papers.phased_group_sgd import PhasedGroupSGD
 from privopt.planning.instance import Instance
 from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
 from privopt.problems.problem import Problem
-from privopt.solvers.phased_group_sgd import PhasedGroupSGD
 from privopt.status import Status
 
 LOGISTIC = Problem(losses.logistic)

@@ -12,13 +12,13 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.events import GaussianEvent, NoEvent, Parallel
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.papers.phased_sgd import PhasedSGD, phase_sizes
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
 from privopt.public import Public
-from privopt.solvers.phased_sgd import PhasedSGD, phase_sizes
 
 D = 3
 

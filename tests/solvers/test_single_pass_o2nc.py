@@ -23,11 +23,11 @@ from privopt.ledger.gaussian_dp import gaussian_epsilon
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.correlated_noise import prefix_noise
 from privopt.mechanisms.noise import NoiseSource
+from privopt.papers.single_pass_o2nc import SinglePassO2NC
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems.black_box import BlackBox
 from privopt.problems.problem import Problem
-from privopt.solvers.single_pass_o2nc import SinglePassO2NC
 
 CLOSE = {"rtol": 0, "atol": 1e-8}
 BUDGET = Budget(1.0, 1e-6)

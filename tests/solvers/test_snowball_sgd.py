@@ -12,13 +12,13 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.papers.snowball_sgd import SnowballSGD, growing_batches
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
 from privopt.public import Public
-from privopt.solvers.snowball_sgd import SnowballSGD, growing_batches
 
 
 def test_the_batches_have_their_reference_values():

@@ -12,6 +12,7 @@ from tests.support.turns import but_later
 from privopt import Account, minimize
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
+from privopt.papers.newton import DoubleNoiseNewton
 from privopt.planning.instance import Instance
 from privopt.problems import losses
 from privopt.problems.constraints import Box, L2Ball
@@ -20,8 +21,7 @@ from privopt.problems.problem import Problem
 from privopt.problems.regularisers import ElasticNet, Ridge
 from privopt.solvers.correlated_noise_descent import CorrelatedNoiseDescent
 from privopt.solvers.gradient_descent import GradientDescent
-from privopt.solvers.newton import DoubleNoiseNewton
-from privopt.solvers.registry import SOLVERS, choose
+from privopt.solvers.registry import NAMES, choose, named
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 from privopt.solvers.svrg import SVRG
 from privopt.solvers.user_federated_averaging import UserFederatedAveraging
@@ -31,7 +31,7 @@ from privopt.status import Status
 
 N, D = 400, 4
 FREE = (1.0,) * D + (0.0,)
-EVERY = list(itertools.product(SOLVERS, (1.0, 10.0, 1e6), (10.0, math.inf)))
+EVERY = list(itertools.product(NAMES, (1.0, 10.0, 1e6), (10.0, math.inf)))
 QUICK = [(name, alpha, 10.0) for name in ("gradient-descent", "newton") for alpha in (10.0, 1e6)]
 DELTA = 1e-6
 
@@ -60,7 +60,7 @@ def solved(problem: Problem, solver, epsilon: float, by_user: bool = False):
 @pytest.mark.parametrize(("name", "alpha", "epsilon"), but_later(QUICK, EVERY))
 def test_a_strong_ridge_shrinks_and_does_not_diverge(name, alpha, epsilon):
     for by_user in (False, True):
-        problem, solver = Problem(losses.logistic, Ridge(alpha, FREE)), SOLVERS[name]()
+        problem, solver = Problem(losses.logistic, Ridge(alpha, FREE)), named(name)
         if solver.obstacle(problem, units(by_user).public) is None:
             break
     else:

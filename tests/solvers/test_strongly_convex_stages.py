@@ -12,6 +12,8 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Parallel
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.papers.phased_sgd import PhasedSGD
+from privopt.papers.strongly_convex_stages import StronglyConvexStages
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
@@ -20,8 +22,6 @@ from privopt.problems.problem import Problem
 from privopt.problems.regularisers import ElasticNet, Ridge
 from privopt.public import Public, of_users
 from privopt.solvers.gradient_descent import GradientDescent
-from privopt.solvers.phased_sgd import PhasedSGD
-from privopt.solvers.strongly_convex_stages import StronglyConvexStages
 from privopt.solvers.whitening import Whitening
 
 PROBLEM = Problem(losses.logistic, Ridge(0.1))

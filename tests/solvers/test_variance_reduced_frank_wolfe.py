@@ -12,6 +12,13 @@ from privopt.data.units import Units
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
+from privopt.papers.variance_reduced_frank_wolfe import (
+    VarianceReducedFrankWolfe,
+    largest_batch,
+    looks,
+    smallest_batch,
+    units_needed,
+)
 from privopt.planning.instance import Instance
 from privopt.problems import losses
 from privopt.problems.constraints import L1Ball, L2Ball, Simplex
@@ -19,13 +26,6 @@ from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
 from privopt.public import Public
 from privopt.solve import minimize
-from privopt.solvers.variance_reduced_frank_wolfe import (
-    VarianceReducedFrankWolfe,
-    largest_batch,
-    looks,
-    smallest_batch,
-    units_needed,
-)
 
 BUDGET = Budget(1.0, 1e-6)
 BALL = Problem(losses.logistic, constraint=L1Ball(6.0))

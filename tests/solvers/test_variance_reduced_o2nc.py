@@ -21,9 +21,9 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_epsilon
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.papers.variance_reduced_o2nc import VarianceReducedO2NC
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
-from privopt.solvers.variance_reduced_o2nc import VarianceReducedO2NC
 
 BUDGET = Budget(1.0, 1e-6)
 REFERENCE = {

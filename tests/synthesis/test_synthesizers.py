@@ -12,6 +12,7 @@ from privopt.ledger.ledger import Ledger
 from privopt.ledger.unlimited import Unlimited
 from privopt.ledger.zcdp import zcdp_rho_budget
 from privopt.mechanisms.noise import NoiseSource
+from privopt.papers.pmw import PrivateMultiplicativeWeights
 from privopt.planning import query_games
 from privopt.planning.task import Task
 from privopt.problems.workload import Workload
@@ -19,7 +20,6 @@ from privopt.public import Public, Relation
 from privopt.status import Status
 from privopt.synthesis.adaptive_marginals import AdaptiveMarginals
 from privopt.synthesis.mwem import MWEM
-from privopt.synthesis.pmw import PrivateMultiplicativeWeights
 from privopt.synthesis.query_game import QueryGame, best_record
 from privopt.synthesis.query_game_ml import QueryGameML
 from privopt.synthesis.registry import GaussianMarginals, automatic_synthesizer, choose_synthesizer

@@ -13,7 +13,7 @@ from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
 from privopt.solve import minimize
-from privopt.solvers.registry import SOLVERS
+from privopt.solvers.registry import named
 
 RECORDS = 300
 _PROBLEMS = (
@@ -32,7 +32,7 @@ def solver_subject(name: str) -> Subject:
     Raises:
         ValueError: none of the problems here is one for it.
     """
-    solver = SOLVERS[name]()
+    solver = named(name)
     for problem, by_user in _settings():
         units = _units(Turned(target=1, others=(0,)).left(RECORDS, int), None, by_user=by_user)
         if solver.obstacle(problem, units.public) is None:

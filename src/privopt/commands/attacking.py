@@ -15,7 +15,7 @@ from privopt.commands.mistakes import Mistake, check_epsilon
 from privopt.json_values import json_value
 from privopt.ledger.amounts import Budget
 from privopt.public import Relation
-from privopt.solvers.registry import SOLVERS
+from privopt.solvers.registry import NAMES
 
 USUAL = ("descent", "logistic")
 KINDS: tuple[Kind, ...] = ("canaries", "membership")
@@ -50,9 +50,9 @@ def run(
     unknown = [name for name in names if name not in SUBJECTS]
     if unknown:
         raise Mistake(f"--estimator must be one of {', '.join(SUBJECTS)}, got {unknown[0]!r}.")
-    unknown = [name for name in solvers if name not in SOLVERS]
+    unknown = [name for name in solvers if name not in NAMES]
     if unknown:
-        raise Mistake(f"--solver must be one of {', '.join(SOLVERS)}, got {unknown[0]!r}.")
+        raise Mistake(f"--solver must be one of {', '.join(NAMES)}, got {unknown[0]!r}.")
     if names and everything:
         raise Mistake("--all attacks every estimator: leave out --estimator, or --all.")
     if check_epsilon(budget.epsilon) > MOST_EPSILON or not 0 < budget.delta < 1:

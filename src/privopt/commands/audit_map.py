@@ -44,7 +44,7 @@ from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
 from privopt.solvers.base import Solver
 from privopt.solvers.o2nc import O2NC
-from privopt.solvers.registry import SOLVERS
+from privopt.solvers.registry import NAMES, SOLVERS, named
 
 CORE = ("data", "queries", "engine", "mechanisms", "ledger", "curator", "proofs")
 RANK = {room: place for place, room in enumerate((*CORE, "problems"))}  # in the order in which data travel
@@ -139,10 +139,10 @@ def audit_map(name: str, *, engine: EngineName) -> AuditMap:
     Raises:
         ValueError: there is no such solver.
     """
-    if name not in SOLVERS:
-        raise ValueError(f"the solver must be one of {', '.join(SOLVERS)}, got {name!r}.")
+    if name not in NAMES:
+        raise ValueError(f"the solver must be one of {', '.join(NAMES)}, got {name!r}.")
     units = _units(by_user=name in FOR_USERS)
-    solver = SOLVERS[name]().with_(**SMALL.get(name, {}))
+    solver = named(name).with_(**SMALL.get(name, {}))
     problem = _posed(solver, units)
     with double_precision(), nothing_private():
         jax.clear_caches()  # what is compiled already is not traced again

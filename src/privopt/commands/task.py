@@ -27,7 +27,7 @@ from privopt.estimators.robust import RobustClassifier, RobustRegressor
 from privopt.planning.plan import Plan
 from privopt.planning.user_caps import CapPrice
 from privopt.public import INTEGER_STORAGES, Relation, of_users
-from privopt.solvers.registry import SOLVERS
+from privopt.solvers.registry import NAMES
 from privopt.tables import Schema, TabularEncoder, TargetEncoding
 
 Estimator = Any  # a fitted or unfitted model of `privopt.estimators`
@@ -92,8 +92,8 @@ class Task:
         check_delta(options.delta, 2)
         if options.n is not None and options.n < 2:
             raise Mistake(f"--n must be at least 2, got {options.n}: a mean over fewer hides nobody.")
-        if options.solver not in ("auto", *SOLVERS):
-            raise Mistake(f"--solver must be one of auto, {', '.join(SOLVERS)}, got {options.solver!r}.")
+        if options.solver not in ("auto", *NAMES):
+            raise Mistake(f"--solver must be one of auto, {', '.join(NAMES)}, got {options.solver!r}.")
         _check_users(options)
         if options.quantile is not None and not 0 < options.quantile < 1:
             raise Mistake(f"--quantile must lie strictly between 0 and 1, got {options.quantile:g}.")

@@ -4,16 +4,13 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from privopt import papers
 from privopt.games import noisy_matrix
 from privopt.games.base import GameSolver
-from privopt.games.best_response import BestResponse
-from privopt.games.bias_reduced_mirror_descent import BiasReducedMirrorDescent
-from privopt.games.boosted_saddle import BoostedSaddle
 from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
 from privopt.games.noisy_extragradient import NoisyExtragradient
 from privopt.games.noisy_matrix import NoisyMatrix
 from privopt.games.saddle_gradient_descent import SaddleGradientDescent
-from privopt.games.saddle_mirror_descent import SaddleMirrorDescent
 from privopt.games.sampled_dual_averaging import SampledDualAveraging
 from privopt.planning import game_forecast
 from privopt.planning.plan import figure
@@ -35,11 +32,16 @@ GAME_SOLVERS: dict[str, Callable[[], GameSolver]] = {
     "noisy-exponentiated-gradient": NoisyExponentiatedGradient,
     "saddle-gradient-descent": SaddleGradientDescent,
     "noisy-extragradient": NoisyExtragradient,
-    "best-response": BestResponse,
-    "saddle-mirror-descent": SaddleMirrorDescent,
-    "bias-reduced-mirror-descent": BiasReducedMirrorDescent,
-    "boosted-saddle": BoostedSaddle,
 }
+NAMES = (
+    *GAME_SOLVERS,
+    *papers.GAME_SOLVERS,
+)  # all that can be asked for; `plan` compares those of `GAME_SOLVERS`
+
+
+def named(name: str) -> GameSolver:
+    """The solver of a name of `NAMES`, with all fields open."""
+    return GAME_SOLVERS[name]() if name in GAME_SOLVERS else papers.published(name)
 
 
 class GameChoice(NamedTuple):
@@ -63,12 +65,12 @@ def choose_game(solver: Program[Any] | str, task: Task[Game]) -> GameChoice:
             f"solver must be 'auto', a name such as 'sampled-dual-averaging', or a solver of games like "
             f"SampledDualAveraging(), got {what}."
         )
-    if isinstance(solver, str) and solver != "auto" and solver not in GAME_SOLVERS:
-        raise ValueError(f"solver must be 'auto', one of {sorted(GAME_SOLVERS)} or a solver, got {solver!r}.")
+    if isinstance(solver, str) and solver not in ("auto", *NAMES):
+        raise ValueError(f"solver must be 'auto', one of {sorted(NAMES)} or a solver, got {solver!r}.")
     if solver == "auto":
         choice = automatic_game(task)
     else:
-        choice = GameChoice(GAME_SOLVERS[solver]() if isinstance(solver, str) else solver)
+        choice = GameChoice(named(solver) if isinstance(solver, str) else solver)
     choice.solver.check_applicable(task.problem, task.public)
     return choice
 

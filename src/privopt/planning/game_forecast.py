@@ -24,7 +24,7 @@ from privopt.public import Public
 
 if TYPE_CHECKING:
     from privopt.games.dual_averaging import DualAveraging
-    from privopt.games.saddle_mirror_descent import SaddleMirrorDescent
+    from privopt.papers.saddle_mirror_descent import SaddleMirrorDescent
 
 GAP = "duality gap"
 DRAWN, NOISED, MATRIX = 0.13, 1.5, 1.8  # measured

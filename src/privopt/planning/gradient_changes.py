@@ -25,8 +25,8 @@ from privopt.problems.glm import GLMLoss
 from privopt.problems.losses import Loss, RecordLoss
 
 if TYPE_CHECKING:
-    from privopt.solvers.single_pass_o2nc import SinglePassO2NC
-    from privopt.solvers.variance_reduced_o2nc import VarianceReducedO2NC
+    from privopt.papers.single_pass_o2nc import SinglePassO2NC
+    from privopt.papers.variance_reduced_o2nc import VarianceReducedO2NC
 
 Estimate = Literal["plain", "exact", "lune", "translate", "values"]
 SMOOTHED_SLOPE = 0.3  # H over sqrt(p) C / smoothing: unit differences are far shorter than the worst case

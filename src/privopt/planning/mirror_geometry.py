@@ -33,8 +33,8 @@ from privopt.problems.problem import Problem
 from privopt.public import Public
 
 if TYPE_CHECKING:
+    from privopt.papers.mirror_descent import MirrorDescent
     from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
-    from privopt.solvers.mirror_descent import MirrorDescent
 
 # Clip over the largest slope of the loss: most slopes are smaller, and noise grows with the clip. On four sparse
 # problems at epsilon 0.3 to 3, on l1 balls, it was mostly better than 0.5 and 1, for both solvers.

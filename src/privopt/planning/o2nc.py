@@ -36,9 +36,9 @@ from privopt.problems.problem import Problem
 from privopt.public import Public
 
 if TYPE_CHECKING:
+    from privopt.papers.single_pass_o2nc import SinglePassO2NC
+    from privopt.papers.variance_reduced_o2nc import VarianceReducedO2NC
     from privopt.solvers.o2nc import O2NC
-    from privopt.solvers.single_pass_o2nc import SinglePassO2NC
-    from privopt.solvers.variance_reduced_o2nc import VarianceReducedO2NC
 
 STEPS, WINDOW = 300, 20
 FEWEST_WINDOWS = 5

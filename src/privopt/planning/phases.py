@@ -19,8 +19,8 @@ from privopt.planning.instance import Instance
 from privopt.problems.losses import GLMLoss, Squared
 
 if TYPE_CHECKING:
+    from privopt.papers.phased_group_sgd import PhasedGroupSGD
     from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
-    from privopt.solvers.phased_group_sgd import PhasedGroupSGD
 
 BAD_EVENTS = 0.1  # of delta, for tests that pass though they should not
 DISTANCE = 2.0  # from 0 to the optimum, where features are standardised

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from privopt import papers
 from privopt.problems import constraints, losses, regularisers
 from privopt.problems.constraints import Constraint
 from privopt.problems.glm import GLMLoss
@@ -52,6 +53,11 @@ def _fields_of(value: Any) -> Iterable[Any]:
 KINDS = _classes()
 
 
+def _kind(name: str) -> type | None:
+    """The class of such values; a published solver's is loaded where it occurs."""
+    return getattr(papers, name) if name in papers.SOLVERS.values() else KINDS.get(name)
+
+
 def written(value: Any) -> Any:
     """A value as JSON values.
 
@@ -84,7 +90,7 @@ def _written(value: Any) -> Any:
         if value.dtype.kind not in "biufU":
             raise Unwritten("an array of objects has no plain form")
         return {_ARRAY: [_written(one) for one in np.ravel(value).tolist()], "shape": list(value.shape)}
-    if KINDS.get(type(value).__name__) is type(value):
+    if _kind(type(value).__name__) is type(value):
         fields = [field for field in dataclasses.fields(value) if field.init]
         return {
             _KIND: type(value).__name__,
@@ -115,7 +121,7 @@ def read(form: Any) -> Any:
 
 
 def _built(members: Mapping[str, Any]) -> Any:
-    kind = KINDS.get(str(members.get(_KIND)))
+    kind = _kind(str(members.get(_KIND)))
     if kind is None:
         raise Unwritten("it names no solver, loss, regulariser or constraint set of the library")
     known = {field.name for field in dataclasses.fields(kind) if field.init}

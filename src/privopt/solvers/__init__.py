@@ -6,47 +6,33 @@ Solvers of minimisations and of games are imported from here; a name is loaded w
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from privopt import papers
+
 if TYPE_CHECKING:
-    from privopt.games.best_response import BestResponse
-    from privopt.games.bias_reduced_mirror_descent import BiasReducedMirrorDescent
-    from privopt.games.boosted_saddle import BoostedSaddle
     from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
     from privopt.games.noisy_extragradient import NoisyExtragradient
     from privopt.games.noisy_matrix import NoisyMatrix
     from privopt.games.saddle_gradient_descent import SaddleGradientDescent
-    from privopt.games.saddle_mirror_descent import SaddleMirrorDescent
     from privopt.games.sampled_dual_averaging import SampledDualAveraging
     from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
     from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
-    from privopt.solvers.anytime_mirror_descent import AnytimeMirrorDescent
     from privopt.solvers.clip_choice import PrivateClip
     from privopt.solvers.continuous_spider import ContinuousSpider
     from privopt.solvers.correlated_noise_descent import CorrelatedNoiseDescent
     from privopt.solvers.curvature_probe import CurvatureProbe
-    from privopt.solvers.dp_spider import DPSpider
     from privopt.solvers.frank_wolfe import FrankWolfe
     from privopt.solvers.gradient_descent import GradientDescent
     from privopt.solvers.kl_proximal_point import KLProximalPoint
     from privopt.solvers.kl_spider import KLSpider
-    from privopt.solvers.mirror_descent import MirrorDescent
-    from privopt.solvers.newton import DoubleNoiseNewton
     from privopt.solvers.o2nc import O2NC
     from privopt.solvers.objective_perturbation import ObjectivePerturbation
-    from privopt.solvers.output_perturbation import OutputPerturbation
     from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
-    from privopt.solvers.phased_group_sgd import PhasedGroupSGD
-    from privopt.solvers.phased_sgd import PhasedSGD
     from privopt.solvers.posterior_descent import PosteriorDescent
     from privopt.solvers.randomized_smoothing import RandomizedSmoothing
     from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
-    from privopt.solvers.single_pass_o2nc import SinglePassO2NC
-    from privopt.solvers.snowball_sgd import SnowballSGD
     from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
-    from privopt.solvers.strongly_convex_stages import StronglyConvexStages
     from privopt.solvers.svrg import SVRG
     from privopt.solvers.user_federated_averaging import UserFederatedAveraging
-    from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
-    from privopt.solvers.variance_reduced_o2nc import VarianceReducedO2NC
     from privopt.solvers.vertex_anytime import VertexAnytime
     from privopt.solvers.warm_start import WarmStart
     from privopt.solvers.whitening import Whitening
@@ -58,42 +44,26 @@ __all__ = [
     "SVRG",
     "AcceleratedMirrorDescent",
     "AdaptiveGradientDescent",
-    "AnytimeMirrorDescent",
-    "BestResponse",
-    "BiasReducedMirrorDescent",
-    "BoostedSaddle",
     "ContinuousSpider",
     "CorrelatedNoiseDescent",
     "CurvatureProbe",
-    "DPSpider",
-    "DoubleNoiseNewton",
     "FrankWolfe",
     "GradientDescent",
     "KLProximalPoint",
     "KLSpider",
-    "MirrorDescent",
     "NoisyExponentiatedGradient",
     "NoisyExtragradient",
     "NoisyMatrix",
     "ObjectivePerturbation",
-    "OutputPerturbation",
     "PhasedAcceleratedERM",
-    "PhasedGroupSGD",
-    "PhasedSGD",
     "PosteriorDescent",
     "PrivateClip",
     "RandomizedSmoothing",
     "SaddleGradientDescent",
-    "SaddleMirrorDescent",
     "SampledDualAveraging",
     "ScheduledGradientDescent",
-    "SinglePassO2NC",
-    "SnowballSGD",
     "StochasticGradientDescent",
-    "StronglyConvexStages",
     "UserFederatedAveraging",
-    "VarianceReducedFrankWolfe",
-    "VarianceReducedO2NC",
     "VertexAnytime",
     "WarmStart",
     "Whitening",
@@ -104,44 +74,28 @@ __all__ = [
 _HOME = {
     "AcceleratedMirrorDescent": "solvers.accelerated_mirror_descent",
     "AdaptiveGradientDescent": "solvers.adaptive_gradient_descent",
-    "AnytimeMirrorDescent": "solvers.anytime_mirror_descent",
-    "BestResponse": "games.best_response",
-    "BiasReducedMirrorDescent": "games.bias_reduced_mirror_descent",
-    "BoostedSaddle": "games.boosted_saddle",
     "ContinuousSpider": "solvers.continuous_spider",
     "CorrelatedNoiseDescent": "solvers.correlated_noise_descent",
     "CurvatureProbe": "solvers.curvature_probe",
-    "DPSpider": "solvers.dp_spider",
-    "DoubleNoiseNewton": "solvers.newton",
     "FrankWolfe": "solvers.frank_wolfe",
     "GradientDescent": "solvers.gradient_descent",
     "KLProximalPoint": "solvers.kl_proximal_point",
     "KLSpider": "solvers.kl_spider",
-    "MirrorDescent": "solvers.mirror_descent",
     "NoisyExponentiatedGradient": "games.noisy_exponentiated_gradient",
     "NoisyExtragradient": "games.noisy_extragradient",
     "NoisyMatrix": "games.noisy_matrix",
     "O2NC": "solvers.o2nc",
     "ObjectivePerturbation": "solvers.objective_perturbation",
-    "OutputPerturbation": "solvers.output_perturbation",
     "PhasedAcceleratedERM": "solvers.phased_accelerated_erm",
-    "PhasedGroupSGD": "solvers.phased_group_sgd",
-    "PhasedSGD": "solvers.phased_sgd",
     "PosteriorDescent": "solvers.posterior_descent",
     "PrivateClip": "solvers.clip_choice",
     "RandomizedSmoothing": "solvers.randomized_smoothing",
     "SVRG": "solvers.svrg",
     "SaddleGradientDescent": "games.saddle_gradient_descent",
-    "SaddleMirrorDescent": "games.saddle_mirror_descent",
     "SampledDualAveraging": "games.sampled_dual_averaging",
     "ScheduledGradientDescent": "solvers.scheduled_gradient_descent",
-    "SinglePassO2NC": "solvers.single_pass_o2nc",
-    "SnowballSGD": "solvers.snowball_sgd",
     "StochasticGradientDescent": "solvers.stochastic_gradient_descent",
-    "StronglyConvexStages": "solvers.strongly_convex_stages",
     "UserFederatedAveraging": "solvers.user_federated_averaging",
-    "VarianceReducedFrankWolfe": "solvers.variance_reduced_frank_wolfe",
-    "VarianceReducedO2NC": "solvers.variance_reduced_o2nc",
     "VertexAnytime": "solvers.vertex_anytime",
     "WarmStart": "solvers.warm_start",
     "Whitening": "solvers.whitening",
@@ -152,7 +106,8 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'privopt.solvers' has no attribute {name!r}")
+        moved = f": it is privopt.papers.{name}" if name in papers.__all__ else ""
+        raise AttributeError(f"module 'privopt.solvers' has no attribute {name!r}{moved}")
     value = globals()[name] = getattr(importlib.import_module(f"privopt.{_HOME[name]}"), name)
     return value
 

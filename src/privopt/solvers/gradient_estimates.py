@@ -20,8 +20,8 @@ from privopt.queries.value_difference import ValueDifference
 from privopt.queries.value_gradient import ValueGradient
 
 if TYPE_CHECKING:
-    from privopt.solvers.single_pass_o2nc import SinglePassO2NC
-    from privopt.solvers.variance_reduced_o2nc import VarianceReducedO2NC
+    from privopt.papers.single_pass_o2nc import SinglePassO2NC
+    from privopt.papers.variance_reduced_o2nc import VarianceReducedO2NC
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array
 from numpy.typing import NDArray
 
+from privopt import papers
 from privopt.errors import NotPriceable
 from privopt.planning import o2nc
 from privopt.planning.counts import constant_column
@@ -26,38 +27,26 @@ from privopt.queries.effects import require_pure_loss
 from privopt.solvers import user_federated_averaging
 from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
-from privopt.solvers.anytime_mirror_descent import AnytimeMirrorDescent
 from privopt.solvers.base import Solver
 from privopt.solvers.clip_choice import PrivateClip, with_chosen_clip
 from privopt.solvers.continuous_spider import ContinuousSpider
 from privopt.solvers.correlated_noise_descent import CorrelatedNoiseDescent
 from privopt.solvers.curvature_probe import CurvatureProbe
-from privopt.solvers.dp_spider import DPSpider
 from privopt.solvers.frank_wolfe import FrankWolfe
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.group_privacy import GroupPrivacy
 from privopt.solvers.kl_proximal_point import KLProximalPoint
 from privopt.solvers.kl_spider import KLSpider
-from privopt.solvers.mirror_descent import MirrorDescent
-from privopt.solvers.newton import DoubleNoiseNewton
 from privopt.solvers.o2nc import O2NC
 from privopt.solvers.objective_perturbation import ObjectivePerturbation
-from privopt.solvers.output_perturbation import OutputPerturbation
 from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
-from privopt.solvers.phased_group_sgd import PhasedGroupSGD
-from privopt.solvers.phased_sgd import PhasedSGD
 from privopt.solvers.posterior_descent import PosteriorDescent
 from privopt.solvers.randomized_smoothing import RandomizedSmoothing
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
-from privopt.solvers.single_pass_o2nc import SinglePassO2NC
-from privopt.solvers.snowball_sgd import SnowballSGD
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
-from privopt.solvers.strongly_convex_stages import StronglyConvexStages
 from privopt.solvers.svrg import SVRG
 from privopt.solvers.user_federated_averaging import UserFederatedAveraging
 from privopt.solvers.user_gradient_descent import UserGradientDescent
-from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
-from privopt.solvers.variance_reduced_o2nc import VarianceReducedO2NC
 from privopt.solvers.vertex_anytime import VertexAnytime
 from privopt.solvers.warm_start import WarmStart
 from privopt.solvers.whitening import Whitening
@@ -76,14 +65,9 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "svrg": SVRG,
     "svrg-plus-plus": SVRG.plus_plus,
     "objective-perturbation": ObjectivePerturbation,
-    "output-perturbation": OutputPerturbation,
     "accelerated-mirror-descent": AcceleratedMirrorDescent,
-    "mirror-descent": MirrorDescent,
     "frank-wolfe": FrankWolfe,
     "vertex-anytime": VertexAnytime,
-    "variance-reduced-frank-wolfe": VarianceReducedFrankWolfe,
-    "anytime-mirror-descent": AnytimeMirrorDescent,
-    "newton": DoubleNoiseNewton,
     "scheduled-gradient-descent": ScheduledGradientDescent,
     "adaptive-gradient-descent": AdaptiveGradientDescent,
     "continuous-spider": ContinuousSpider,
@@ -91,22 +75,23 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "curvature-probe": CurvatureProbe,
     "kl-spider": KLSpider,
     "kl-proximal-point": KLProximalPoint,
-    "dp-spider": DPSpider,
     "o2nc": O2NC,
-    "single-pass-o2nc": SinglePassO2NC,
-    "variance-reduced-o2nc": VarianceReducedO2NC,
     "private-clip": partial(PrivateClip, inner=O2NC()),
-    "phased-sgd": PhasedSGD,
-    "snowball-sgd": SnowballSGD,
-    "strongly-convex-stages": StronglyConvexStages,
     "randomized-smoothing": RandomizedSmoothing,
-    "phased-group-sgd": PhasedGroupSGD,
     "phased-accelerated-erm": PhasedAcceleratedERM,
     "warm-start": WarmStart,
     "worst-group-whitening": partial(Whitening, inner=WorstGroupDescent()),
     "worst-group-descent": WorstGroupDescent,
     "worst-group-two-stage": WorstGroupTwoStage,
 }
+
+
+NAMES = (*SOLVERS, *papers.SOLVERS)  # all that can be asked for; `plan` compares those of `SOLVERS`
+
+
+def named(name: str) -> Solver:
+    """The solver of a name of `NAMES`, with all fields open."""
+    return SOLVERS[name]() if name in SOLVERS else papers.published(name)
 
 
 FEW_COLUMNS = 2.0 / 3.0  # of an l1 ball, see `_has_few_columns`
@@ -133,12 +118,12 @@ def choose(solver: Solver | str, instance: Instance) -> Choice:
         raise TypeError(
             f"solver must be 'auto', a name such as 'gradient-descent', or a Solver like GradientDescent(), got {what}."
         )
-    if isinstance(solver, str) and solver != "auto" and solver not in SOLVERS:
-        raise ValueError(f"solver must be 'auto', one of {sorted(SOLVERS)} or a Solver, got {solver!r}.")
+    if isinstance(solver, str) and solver not in ("auto", *NAMES):
+        raise ValueError(f"solver must be 'auto', one of {sorted(NAMES)} or a Solver, got {solver!r}.")
     if solver == "auto":
         choice = automatic(instance)
     else:
-        choice = Choice(with_chosen_clip(SOLVERS[solver]() if isinstance(solver, str) else solver))
+        choice = Choice(with_chosen_clip(named(solver) if isinstance(solver, str) else solver))
     choice.solver.check_applicable(instance.problem, instance.public)
     choice.solver.check_step_size(instance)
     return choice

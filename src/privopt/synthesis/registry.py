@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from privopt import papers
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event
 from privopt.planning import cell_weights as planning
@@ -25,7 +26,6 @@ from privopt.synthesis.histogram import Histogram
 from privopt.synthesis.marginal_map import AnswerMap
 from privopt.synthesis.mirror_fit import LeastSquares, MirrorFit
 from privopt.synthesis.mwem import MWEM
-from privopt.synthesis.pmw import PrivateMultiplicativeWeights
 from privopt.synthesis.query_game import QueryGame
 from privopt.synthesis.query_game_ml import QueryGameML
 from privopt.synthesis.totals import total_weight
@@ -96,11 +96,16 @@ SYNTHESIZERS: dict[str, Callable[[], Synthesizer]] = {
     "mwem": MWEM,
     "query-game-ml": QueryGameML,
     "query-game": QueryGame,
-    "pmw": PrivateMultiplicativeWeights,
 }
+NAMES = (*SYNTHESIZERS, *papers.SYNTHESIZERS)  # all that can be asked for
 FAINT = 0.03  # mean total variation of a marginal by noise on all of them
 SMALL_MARGINALS = 16.0  # cells, on average
 MANY_SLOPE = 10.0  # marginals, over the square root of the loudness
+
+
+def named(name: str) -> Synthesizer:
+    """The synthesizer of a name of `NAMES`, with all fields open."""
+    return SYNTHESIZERS[name]() if name in SYNTHESIZERS else papers.published(name)
 
 
 class SynthesizerChoice(NamedTuple):
@@ -123,14 +128,12 @@ def choose_synthesizer(method: Synthesizer | str, task: WorkloadTask) -> Synthes
         raise TypeError(
             f"method must be 'auto', a name such as 'mwem', or a synthesizer like MWEM(), got {what}."
         )
-    if isinstance(method, str) and method != "auto" and method not in SYNTHESIZERS:
-        raise ValueError(
-            f"method must be 'auto', one of {sorted(SYNTHESIZERS)} or a synthesizer, got {method!r}."
-        )
+    if isinstance(method, str) and method not in ("auto", *NAMES):
+        raise ValueError(f"method must be 'auto', one of {sorted(NAMES)} or a synthesizer, got {method!r}.")
     if method == "auto":
         choice = automatic_synthesizer(task)
     else:
-        choice = SynthesizerChoice(SYNTHESIZERS[method]() if isinstance(method, str) else method)
+        choice = SynthesizerChoice(named(method) if isinstance(method, str) else method)
     choice.synthesizer.check_applicable(task.problem, task.public)
     return choice
 

@@ -11,6 +11,7 @@ from jaxtyping import Array
 
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, GaussianEvent, NonPrivateEvent
+from privopt.papers.phased_sgd import STEP_FACTOR
 from privopt.planning import huberised
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
@@ -24,7 +25,6 @@ from privopt.queries.one_pass import NoisyPass
 from privopt.result import Outcome, Status
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import derived
-from privopt.solvers.phased_sgd import STEP_FACTOR
 
 
 # ---- Batches, defaults and forecast of snowball SGD --------------------------------------------------------

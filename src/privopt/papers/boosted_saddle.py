@@ -19,6 +19,7 @@ from privopt.ledger import accounting
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import BoundedRangeEvent, Event, Parallel
 from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.papers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
 from privopt.planning.forecast import Forecast
 from privopt.planning.game_forecast import GAP, game_notices
 from privopt.planning.instance import Instance
@@ -35,7 +36,6 @@ from privopt.result import Outcome
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import derived, number
 from privopt.solvers.frank_wolfe import FrankWolfe
-from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
 from privopt.solvers.vertex_solver import VertexSolver
 from privopt.status import Status
 
