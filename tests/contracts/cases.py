@@ -1,6 +1,6 @@
 """The list every contract test runs over: add a line here and a newcomer is tested."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -749,12 +749,21 @@ EVERY_CASE = (
 CASES = [(case, relation) for case in EVERY_CASE for relation in case.relations]
 
 
+def is_repeated(case: Any, cases: Sequence[Any]) -> bool:
+    """Whether it is another setting of a published solver: of each one case runs at once, the others in the audit."""
+
+    def kind(one: Any) -> tuple[type, bool]:
+        return type(one.solver), getattr(one, "by_user", False)
+
+    published = type(case.solver).__module__.startswith("privopt.papers.")
+    return published and any(kind(case) == kind(other) for other in cases[: cases.index(case)])
+
+
 def _marks(case: Case, relation: str) -> tuple[Any, ...]:
     """Typical cases run under both relations, the others under one, in turn; all of them in the audit."""
     turn = EVERY_CASE.index(case) % 2
-    waits = _LATER in case.tags or (
-        len(case.relations) > 1 and _TYPICAL not in case.tags and relation != case.relations[turn]
-    )
+    other = len(case.relations) > 1 and _TYPICAL not in case.tags and relation != case.relations[turn]
+    waits = _LATER in case.tags or other or is_repeated(case, EVERY_CASE)
     return (pytest.mark.audit,) if waits else ()
 
 

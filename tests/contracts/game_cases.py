@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.contracts.cases import is_repeated
 
 from privopt.data.units import Units
 from privopt.games.base import GameSolver
@@ -159,7 +160,7 @@ EVERY_GAME = (
 def _marks(case: GameCase, relation: str) -> tuple[Any, ...]:
     """Each case runs under one relation, in turn; under both where there is time."""
     turn = EVERY_GAME.index(case) % 2
-    waits = len(case.relations) > 1 and relation != case.relations[turn]
+    waits = is_repeated(case, EVERY_GAME) or (len(case.relations) > 1 and relation != case.relations[turn])
     return (pytest.mark.audit,) if waits else ()
 
 

@@ -176,10 +176,14 @@ class AnytimeMirrorDescent(VertexSolver):
         for t, draws in enumerate(schedule(self.steps, self.interval, self.draws)):
             drawn = np.asarray(stream.ask("draw"))
             if draws:  # lines 3 and 4; elsewhere the last average stays (line 6)
-                params = jnp.reshape(jnp.asarray(self.vertices.average(drawn)), start.shape)
+                params = jnp.reshape(jnp.asarray(self.point(drawn)), start.shape)
             if t < self.steps - 1:  # lines 8 and 9
                 stream.ask("add", self.slopes(problem, params), on=batches[t])
         return Outcome(params, Status.FINISHED)
+
+    def point(self, drawn: np.ndarray) -> np.ndarray:
+        """The average of drawn vertices."""
+        return self.vertices.average(drawn)
 
     def _paper_steps(self, instance: Instance) -> float:
         """T of the paper, before it is cut to what fits; at least 1."""

@@ -107,6 +107,7 @@ def silent(**fields):
     )
 
 
+@pytest.mark.audit
 def test_the_mean_of_two_groups_has_its_reference_value(fixed_groups):
     """user-level reference, R6: group averages, then clipped to 0.5 around 0."""
     units = as_units(*six_users())

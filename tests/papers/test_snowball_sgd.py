@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from tests.solvers.test_phased_sgd import D, stored, table
+from tests.papers.test_phased_sgd import D, stored, table
 from tests.support.ordered_noise import OrderedNoise, logistic_slope, plain_pass
 
 from privopt.curator.local import LocalCurator

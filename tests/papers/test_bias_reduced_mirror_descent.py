@@ -126,6 +126,7 @@ def test_a_game_that_is_linear_is_played_as_if_it_were_not_reduced():
     assert np.ptp(at_one) == 2.0
 
 
+@pytest.mark.audit
 def test_plays_are_what_comes_out_and_colder_draws_are_bought_by_more_epsilon():
     units = Units.from_arrays(
         np.tile(ROWS, (30, 1)), relation="replace-one", row_bound=3.0, storage="float64"

@@ -5,7 +5,7 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.solvers.test_phased_sgd import stored, table
+from tests.papers.test_phased_sgd import stored, table
 
 from privopt.curator.local import LocalCurator
 from privopt.ledger.amounts import Budget

@@ -142,6 +142,7 @@ def test_without_noise_the_best_candidate_is_chosen():
     assert result.findings["candidate"].value == int(np.argmax(seen[0]))
 
 
+@pytest.mark.audit
 @pytest.mark.later("replace-one")
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 def test_bent_players_are_answered_by_solvers(relation):

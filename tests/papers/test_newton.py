@@ -66,6 +66,7 @@ def test_a_run_equals_a_plain_reference(model):
     assert result.transcript.releases == 6
 
 
+@pytest.mark.later("bound")
 @pytest.mark.parametrize("model", ["bound", "hessian"])
 def test_infinite_epsilon_reaches_the_optimum(model):
     rows, targets = reference_arrays()
@@ -87,6 +88,7 @@ def test_least_squares_without_noise_take_one_step():
     np.testing.assert_allclose(result.params, exact, rtol=1e-7)  # the clip aims 1e-9 inside
 
 
+@pytest.mark.audit
 def test_with_many_units_little_noise_is_left():
     generator = np.random.default_rng(0)
     rows = generator.normal(size=(200_000, 3)) / 4

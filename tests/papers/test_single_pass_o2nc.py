@@ -223,6 +223,7 @@ def by_hand(params, features, target):
     return abs(max(float(features @ params), 0.0) - target)
 
 
+@pytest.mark.later("True")
 @pytest.mark.parametrize("reduced", [True, pytest.param(False, marks=pytest.mark.audit)])
 def test_losses_known_by_their_values(reduced):
     rows, targets = reference_rows()

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from tests.papers.test_single_pass_o2nc import CLOSE, PROBLEM, SmoothedReluAbsolute, units_of
 from tests.reference.promises import (
     assert_costs,
     assert_rehearses,
@@ -11,7 +12,6 @@ from tests.reference.promises import (
     hostile_rows,
     largest_move,
 )
-from tests.solvers.test_single_pass_o2nc import CLOSE, PROBLEM, SmoothedReluAbsolute, units_of
 from tests.support.formula_noise import FormulaNoise
 from tests.support.nonsmooth_reference import reference_rows
 
