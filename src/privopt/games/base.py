@@ -1,14 +1,15 @@
 """What a solver of saddle points is: a program over a curator that gives back a strategy for each player."""
 
 import abc
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import jax
 
 from privopt.curator.base import Curator
 from privopt.planning.effort import OWN_PARAMETER_SECONDS, OWN_SECONDS, RELEASE_SECONDS
 from privopt.precision import double_precision
-from privopt.problems.saddle import BilinearGame, Game
+from privopt.problems.saddle import BilinearGame, Game, Player
 from privopt.public import Public
 from privopt.result import Outcome, Result
 from privopt.solvers.program import Program
@@ -19,7 +20,13 @@ _SUM_SECONDS = 6e-11  # an entry of one record's payoffs in the sum that is held
 
 @dataclass(frozen=True, kw_only=True)
 class GameSolver(Program[Game]):
-    """A program that plays a game; `run` gives back (x, y), a strategy for each player in coordinates."""
+    """A program that plays a game; `run` gives back (x, y), a strategy for each player in coordinates.
+
+    Attributes:
+        players: of the game that it was configured for.
+    """
+
+    players: tuple[Player, ...] = field(default=(), repr=False)
 
     @abc.abstractmethod
     def run(self, curator: Curator, game: Game) -> Outcome:
@@ -33,6 +40,16 @@ class GameSolver(Program[Game]):
     def applicable(self, problem: Game, public: Public) -> str | None:
         """Whatever can be played on such records."""
         return problem.obstacle(public)
+
+    def obstacle(self, problem: Game, public: Public) -> str | None:
+        """`applicable`; once configured, another game than the one it was configured for."""
+        if self.players and self.players != (problem.x, problem.y):
+            return "it was configured for another game; configure it for this one"
+        return self.applicable(problem, public)
+
+    def filled(self, instance: Any) -> Self:
+        """See `Program.filled`."""
+        return super().filled(instance).with_(players=(instance.problem.x, instance.problem.y))
 
     @property
     def holds_payoffs(self) -> bool:

@@ -1,7 +1,7 @@
 """Dual averaging for games: what the drawn and the noised form share, from schedule to run."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from privopt.curator.base import Curator
@@ -42,14 +42,12 @@ class DualAveraging(RoundSolver):
         cap: kappa; s is at most kappa sqrt(2 log m) T^(1/2 - p) / L. Where it binds the plan costs less than the
             budget.
         sizes: of the T - 1 disjoint batches of one pass; empty with full batches.
-        players: of the game that it was configured for.
     """
 
     batches: Literal["full", "one pass"] = choice("full")
     power: float = number(0.5, at_least=0, at_most=1)
     cap: float = number(5.0, above=0)
     sizes: tuple[int, ...] = derived()
-    players: tuple[Player, ...] = field(default=(), repr=False)
 
     def default_held(self, task: Task[Game]) -> bool:
         return planning.default_held(self, task)
@@ -69,9 +67,7 @@ class DualAveraging(RoundSolver):
         return self.with_(**moves)
 
     def applicable(self, problem: Game, public: Public) -> str | None:
-        """Any game, with enough units for the batches; once configured, the game that it was configured for."""
-        if self.players and self.players != (problem.x, problem.y):
-            return "it was configured for another game; configure it for this one"
+        """Any game, with enough units for the batches."""
         fewest = (
             planning.FEWEST * self.rounds_of_data()
             if self.batches == "one pass" and self.is_set("steps")
@@ -83,8 +79,7 @@ class DualAveraging(RoundSolver):
 
     def filled(self, instance: Task[Game]) -> Self:
         """See `Program.filled`; a player's number of draws, or clip, follows once the schedule is known."""
-        game = instance.problem
-        solver = super().filled(instance).with_(players=(game.x, game.y))
+        solver = super().filled(instance)
         moves: dict[Who, Any] = {}
         for who, move in solver.moves().items():
             if isinstance(move, Drawn):

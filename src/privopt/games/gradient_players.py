@@ -2,7 +2,7 @@
 
 import abc
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 
 from privopt.games.rounds import RoundSolver
@@ -11,7 +11,7 @@ from privopt.ledger.events import Event, repeat, sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import saddle_gradient_descent as planning
 from privopt.planning.task import Task
-from privopt.problems.saddle import Game, Player, Who
+from privopt.problems.saddle import Game, Who
 from privopt.public import Public
 from privopt.solvers.fields import derived
 
@@ -24,7 +24,6 @@ class GradientPlayers(RoundSolver):
         clip_x, clip_y: C, the largest l2 norm of a unit's gradient in coordinates.
         step_x, step_y: lengths of the steps.
         noise_x, noise_y: standard deviation of each release over its sensitivity.
-        players: of the game that it was configured for.
     """
 
     clip_x: float = derived(above=0)
@@ -33,22 +32,15 @@ class GradientPlayers(RoundSolver):
     step_y: float = derived(above=0)
     noise_x: float = derived(at_least=0, below=math.inf)
     noise_y: float = derived(at_least=0, below=math.inf)
-    players: tuple[Player, ...] = field(default=(), repr=False)
 
     @abc.abstractmethod
     def default_step(self, who: Who, task: Task[Game]) -> float:
         """The length of a player's steps, once the noise is known."""
 
     def applicable(self, problem: Game, public: Public) -> str | None:
-        """Sets that can be projected onto; once configured, the game that it was configured for."""
-        if self.players and self.players != (problem.x, problem.y):
-            return "it was configured for another game; configure it for this one"
+        """Sets that can be projected onto."""
         refused = [planning.obstacle(player) for player in problem.players.values()]
         return next((why for why in refused if why), None) or super().applicable(problem, public)
-
-    def filled(self, instance: Task[Game]) -> Self:
-        """See `Program.filled`."""
-        return super().filled(instance).with_(players=(instance.problem.x, instance.problem.y))
 
     def calibrated(self, task: Task[Game]) -> Self:
         """Noise set to the budget, and then the steps to the noise."""

@@ -4,7 +4,7 @@ Source: Brown 1951 (fictitious play); Frank, Wolfe 1956. With private choices: M
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
@@ -19,7 +19,7 @@ from privopt.planning import game_forecast
 from privopt.planning.forecast import Forecast
 from privopt.planning.sampled_dual_averaging import default_held, movers, price_shares
 from privopt.planning.task import Task
-from privopt.problems.saddle import Game, Player, Who
+from privopt.problems.saddle import Game, Who
 from privopt.public import Public
 from privopt.result import Outcome
 from privopt.solvers.fields import derived
@@ -43,7 +43,6 @@ class BestResponse(RoundSolver):
 
     Attributes:
         range_x, range_y: the bounded range of each choice; infinite takes the best vertex, and protects nobody.
-        players: of the game that it was configured for.
     Guarantee:
         Selections by the exponential mechanism, for any records and payoffs.
     """
@@ -52,7 +51,6 @@ class BestResponse(RoundSolver):
 
     range_x: float = derived(above=0)
     range_y: float = derived(above=0)
-    players: tuple[Player, ...] = field(default=(), repr=False)
 
     def default_held(self, task: Task[Game]) -> bool:
         return default_held(self, task)
@@ -70,16 +68,6 @@ class BestResponse(RoundSolver):
             for who, player in choosing.items()
         )  # fmt: skip
         return round(min(max(wanted, FEWEST), MOST))
-
-    def applicable(self, problem: Game, public: Public) -> str | None:
-        """Any game; once configured, the game that it was configured for."""
-        if self.players and self.players != (problem.x, problem.y):
-            return "it was configured for another game; configure it for this one"
-        return super().applicable(problem, public)
-
-    def filled(self, instance: Task[Game]) -> Self:
-        """See `Program.filled`."""
-        return super().filled(instance).with_(players=(instance.problem.x, instance.problem.y))
 
     def calibrated(self, task: Task[Game]) -> Self:
         """Ranges set to the budget."""

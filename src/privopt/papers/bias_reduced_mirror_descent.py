@@ -6,7 +6,7 @@ Source: Gonzalez, Guzman, Paquette 2024, Algorithms 2 and 3.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, Literal, Self
 
@@ -152,7 +152,6 @@ class BiasReducedMirrorDescent(GameSolver):
         highest_level: M; the bias that is left is that of 2^(M + 1) draws a step.
         schedule_seed: of the levels; public, and any number protects the data as well as another.
         temperature: tau, the inverse temperature in units of one over the half-range.
-        players: of the game that it was configured for.
     Guarantee:
         For every schedule, two streams of draws, each priced whole by `VertexSampler`, under the curator's relation,
         for any data and payoff. See `BiasReducedGradient` for the sensitivity.
@@ -173,7 +172,6 @@ class BiasReducedMirrorDescent(GameSolver):
     effort: float = derived(at_least=LEAST_EFFORT, below=math.inf)
     schedule_seed: int = number(0, at_least=0)
     temperature: float = derived(above=0, below=math.inf)
-    players: tuple[Player, ...] = field(default=(), repr=False)
 
     def default_difference_clip(self, task: Task[Game]) -> float:
         """0.3, or less where stated curvatures ask for it; 2 without the second half, where it may be full."""
@@ -246,9 +244,7 @@ class BiasReducedMirrorDescent(GameSolver):
         return self.passes() * (4.0 if self.differences == "both halves" else 3.0)
 
     def applicable(self, problem: Game, public: Public) -> str | None:
-        """Any game, with units enough for the batches; once configured, the game that it was configured for."""
-        if self.players and self.players != (problem.x, problem.y):
-            return "it was configured for another game; configure it for this one"
+        """Any game, with units enough for the batches."""
         return super().applicable(problem, public) or self.too_few_units(public.n)
 
     def filled(self, instance: Task[Game]) -> Self:
@@ -259,7 +255,7 @@ class BiasReducedMirrorDescent(GameSolver):
         """
         solver = super().filled(instance)
         solver.check_applicable(instance.problem, instance.public)
-        return solver.with_(players=(instance.problem.x, instance.problem.y))
+        return solver
 
     def calibrated(self, task: Task[Game]) -> Self:
         """The coldest draws that the budget allows, but no colder than the steps can use."""

@@ -121,7 +121,6 @@ class BoostedSaddle(GameSolver):
         payoff_clip: B, the largest half-range of a unit's payoffs over candidates and answers. Enforced.
         forced: whether parts may have fewer than 2000 units.
         selection: epsilon_0, the bounded range of the choice.
-        players: of the game that it was configured for.
     Guarantee:
         All parts are disjoint, drawn without looking at the units, and each may spend the whole budget: the dearest is
         charged, under the curator's relation, for any data and payoff. Later parts see what earlier ones released. See
@@ -144,7 +143,6 @@ class BoostedSaddle(GameSolver):
     payoff_clip: float = derived(above=0, below=math.inf)
     forced: bool = False
     selection: float = derived(above=0)
-    players: tuple[Player, ...] = field(default=(), repr=False)
 
     def default_candidates(self, task: Task[Game]) -> int:
         """I."""
@@ -238,29 +236,26 @@ class BoostedSaddle(GameSolver):
         return runs + parts.runs * parts.answers * sum(answers)
 
     def applicable(self, problem: Game, public: Public) -> str | None:
-        """Any game that the runs inside can play, on units enough; once configured, the game it was configured for."""
-        if self.players and self.players != (problem.x, problem.y):
-            return "it was configured for another game; configure it for this one"
+        """Any game that the runs inside can play, on units enough."""
         if self.candidates == 1:
-            return self.inner.applicable(problem, public)
+            return self.inner.obstacle(problem, public)
         found = self.too_few_units(problem, public.n)
         part = self.division(problem.players.values(), public.n).run_size
-        return found or self.inner.applicable(problem, public.block(part))
+        return found or self.inner.obstacle(problem, public.block(part))
 
     def calibrated(self, task: Task[Game]) -> Self:
         """The runs, the answers and the choice, each set to the whole budget on its part."""
         game, public = task.problem, task.public
-        solver = self.with_(players=(game.x, game.y))
         if self.candidates == 1:
-            return solver.with_(inner=self.inner.configure(task))
-        parts = solver._division(public)
+            return self.with_(inner=self.inner.configure(task))
+        parts = self._division(public)
         changes: dict[str, Any] = {
             "inner": self.inner.configure(replace(task, public=public.block(parts.run_size)))
         }
-        for who in solver.answered:
+        for who in self.answered:
             instance = Instance(_any_answer(game, who), public.block(parts.answer_size), task.budget)
             changes[f"{who}_answers"] = self._bounded(who, game).configure(instance)
-        return solver.with_(**changes)
+        return self.with_(**changes)
 
     def forecast(self, instance: Task[Game]) -> Forecast:
         if self.candidates == 1:

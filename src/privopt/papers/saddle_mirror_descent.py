@@ -5,7 +5,7 @@ Source: Gonzalez, Guzman, Paquette 2024, Algorithm 1.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 from privopt.curator.base import Curator
@@ -132,7 +132,6 @@ class SaddleMirrorDescent(RoundSolver):
         epochs: of the schedule "epochs"; T is a multiple of it.
         draws: K, vertices that are played a step and player.
         step_x, step_y: tau of each player.
-        players: of the game that it was configured for.
     Guarantee:
         Every draw is a selection of bounded range, for any records and payoffs: see `VertexSampler`, which prices each
         player's stream before the first draw.
@@ -153,7 +152,6 @@ class SaddleMirrorDescent(RoundSolver):
     draws: int = derived(at_least=1)
     step_x: float = derived(at_least=0, below=math.inf)
     step_y: float = derived(at_least=0, below=math.inf)
-    players: tuple[Player, ...] = field(default=(), repr=False)
 
     def default_held(self, task: Task[Game]) -> bool:
         return default_held(self, task)
@@ -172,20 +170,13 @@ class SaddleMirrorDescent(RoundSolver):
             raise ValueError(f"steps must be a multiple of epochs = {self.epochs}, got {self.steps}.")
 
     def applicable(self, problem: Game, public: Public) -> str | None:
-        """Any game, with enough units for the batches; once configured, the game that it was configured for."""
-        if self.players and self.players != (problem.x, problem.y):
-            return "it was configured for another game; configure it for this one"
+        """Any game, with enough units for the batches."""
         if self.is_set("steps") and self.steps > 1:
             try:
                 schedule(self.schedule, self.steps, self.epochs, public.n)
             except ValueError as refused:
                 return str(refused).rstrip(".")
         return super().applicable(problem, public)
-
-    def filled(self, instance: Task[Game]) -> Self:
-        """See `Program.filled`."""
-        game = instance.problem
-        return super().filled(instance).with_(players=(game.x, game.y))
 
     def calibrated(self, task: Task[Game]) -> Self:
         """The solver with both steps set to the budget, or to the paper's formula.
