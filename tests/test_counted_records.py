@@ -63,6 +63,9 @@ def with_gaps(y: Any) -> Any:
     "an l1 ball-replace-one",
     "loose bounds-add-or-remove-one",
     "rows of length 1-replace-one",
+    "one release-replace-one",
+    "rows of length 1-add-or-remove-one",
+    "no intercept-replace-one",
 )
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 @pytest.mark.parametrize("way", WAYS)

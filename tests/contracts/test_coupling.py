@@ -51,6 +51,11 @@ def configured(name, difference_clip=None, **fields):
     return replace(METHODS[name], **fields)
 
 
+@pytest.mark.later(
+    "scheduled gradient descent, None-replace-one-records",
+    "continuous spider, 0.05-replace-one-users",
+    "scheduled gradient descent, None-add-or-remove-one-users",
+)
 @pytest.mark.parametrize(("clipped", "relation", "unit"), in_turn(CLIPS, RELATIONS, ("records", "users")))
 def test_an_outlier_moves_no_release_too_far_and_all_of_them_reveal_no_more_than_was_paid(
     clipped, relation, unit

@@ -72,6 +72,7 @@ def test_no_query_moves_further_than_it_states_on_hostile_rows(name):
 BY_PLACE = [name for name, query in EVERY_QUERY.items() if isinstance(query, LotSum)]
 
 
+@pytest.mark.later("difference by lunes, softmax", "difference by lunes")
 @pytest.mark.parametrize("name", ["gradient, logistic", *BY_PLACE])
 def test_no_query_moves_further_than_it_states_whichever_unit_leaves(name):
     """The last, the first and one in the middle: pairs take turns."""

@@ -147,6 +147,9 @@ PLACES = [
 ]
 
 
+@pytest.mark.later(
+    "user federated averaging, stable-an entry and its label", "o2nc, black box-an entry and its label"
+)
 @pytest.mark.parametrize(("feature_place", "target_place"), PLACES)
 @pytest.mark.parametrize("case", IN_TURN)
 def test_hostile_values_raise_no_warning(case, feature_place, target_place):

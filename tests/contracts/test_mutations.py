@@ -273,6 +273,7 @@ WRONG = [  # where, the mutant, the target of the record that is put in
 ]
 
 
+@pytest.mark.later("kl spider, DifferenceClippedAsAGradient")
 @pytest.mark.parametrize(
     ("place", "mutant", "target"), WRONG, ids=[f"{METHOD_OF[p]}, {m.__name__}" for p, m, _ in WRONG]
 )

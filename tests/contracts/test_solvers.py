@@ -72,11 +72,14 @@ def trial(request):
 @pytest.mark.later(
     "o2nc, own loss, jitter, constant radius, best window, add-or-remove-one",
     "single-pass o2nc, changes by lunes, own loss, add-or-remove-one",
+    "o2nc, values, add-or-remove-one",
+    "frank-wolfe, an l1 ball and an intercept, softmax, refit, replace-one",
 )
 def test_the_result_is_a_function_of_the_transcript_alone(trial):
     trial.require_repeatable()
 
 
+@pytest.mark.later("o2nc, own loss, jitter, constant radius, best window, add-or-remove-one")
 def test_on_other_data_the_same_answers_lead_to_the_same_requests_and_the_same_end(trial):
     trial.require_control()
 
@@ -85,6 +88,9 @@ def test_the_transcript_and_a_dry_run_hold_exactly_the_plan(trial):
     trial.require_plan()
 
 
+@pytest.mark.later(
+    "o2nc with a private clip, black box, users, add-or-remove-one", "o2nc, black box, replace-one"
+)
 def test_no_unit_moves_a_query_by_more_than_its_sensitivity(trial):
     assert trial.require_sensitivities() >= 1
 

@@ -424,7 +424,7 @@ def test_a_query_that_is_no_sum_is_refused() -> None:
     assert issubclass(ClippedGradient, RecordSum)
 
 
-@pytest.mark.later("sparse users-False")
+@pytest.mark.later("sparse users-False", "dense-False", "float64 sparse-False")
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("layout", ["dense", "sparse", "sparse users", "float64 sparse"])
 def test_a_view_is_the_engine_on_mapped_rows(

@@ -178,7 +178,13 @@ def behind_test(mode, **fields):
 MODES = ["stable", "stable-auto", "paper"]
 
 
-@pytest.mark.later("stable-auto-False-replace-one")
+@pytest.mark.later(
+    "stable-auto-False-replace-one",
+    "stable-False-add-or-remove-one",
+    "stable-auto-True-add-or-remove-one",
+    "stable-True-replace-one",
+    "paper-False-add-or-remove-one",
+)
 @pytest.mark.parametrize(("mode", "reuse", "relation"), in_turn(MODES, (True, False), RELATIONS))
 def test_a_run_with_tests_replays_costs_its_plan_and_can_be_rehearsed(mode, reuse, relation):
     units = as_units(*many_users(n=80), relation=relation, cap=3)

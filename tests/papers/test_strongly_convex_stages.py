@@ -70,7 +70,7 @@ def test_the_stages_cost_the_budget(split, relation):
     assert isinstance(solver.event(public), Parallel) is (split == "blocks")
 
 
-@pytest.mark.later("gradient-descent-blocks")
+@pytest.mark.later("gradient-descent-blocks", "gradient-descent-allot")
 @pytest.mark.parametrize("split", ["blocks", "allot"])
 @pytest.mark.parametrize("inner", [GradientDescent(), PhasedSGD()], ids=lambda inner: inner.name)
 def test_it_comes_near_the_optimum_whatever_runs_inside(inner, split):

@@ -78,6 +78,7 @@ def test_the_fast_pass_sums_what_the_reference_sums(layout: str, loss: str, form
             close(InProcessEngine(units, threads=threads).clipped_sum(query, draw), expected)
 
 
+@pytest.mark.later("case2")
 @pytest.mark.parametrize("case", [case for case in CASES if "users" in case[1]])
 @given(pair=pairs(6, PUBLIC), at=points)
 def test_one_unit_moves_gradient_and_count_by_at_most_the_sensitivity(

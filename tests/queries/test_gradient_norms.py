@@ -35,6 +35,7 @@ def audited(left, right, relation, query, understate=0.0):
     return audit.moves[0][1], chosen
 
 
+@pytest.mark.later("logistic dense", "softmax dense", "squared sparse users")
 @pytest.mark.parametrize(("loss", "layout"), CASES_IN_TURN, ids=[" ".join(case) for case in CASES])
 @given(
     data=st.data(),

@@ -45,6 +45,7 @@ def direction(loss, model, at, gradient, *, damping=0.05, ridge=0.0, row_bound=1
     )
 
 
+@pytest.mark.later("Logistic(), bound-dense")
 @pytest.mark.parametrize(
     ("model_of", "layout"), in_turn(MODELS, ("dense", "sparse", "users", "sparse users"))
 )

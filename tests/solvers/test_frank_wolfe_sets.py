@@ -80,6 +80,7 @@ def test_without_noise_it_is_plain_frank_wolfe_on_the_whole_set(constraint):
     assert contains(constraint, result.params)
 
 
+@pytest.mark.later("Polytope(7 vertices in 5 dimensions)")
 @pytest.mark.parametrize("constraint", [WITH_INTERCEPT, Simplex(2.0), Polytope(CORNERS)], ids=str)
 def test_no_neighbour_moves_a_choice_further_than_its_range_and_some_move_it_so_far(constraint):
     solver = FrankWolfe(steps=4, clip=0.2, noise_multiplier=3.0)

@@ -330,7 +330,7 @@ def test_the_least_released_gradient_is_post_processing():
     assert np.array_equal(again.params, result.params)
 
 
-@pytest.mark.later("l1-0.0")
+@pytest.mark.later("l1-0.0", "elastic net-0.9", "l1-0.5")
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize("regulariser", [L1(0.03), ElasticNet(0.02, 0.05)], ids=["l1", "elastic net"])
 def test_without_noise_proximal_momentum_ends_at_the_optimum(momentum, regulariser):

@@ -95,6 +95,7 @@ def cases():
         yield pytest.param(name, "replace-one", None, id=f"{name}, replace-one")
 
 
+@pytest.mark.later("stable, replace-one")
 @pytest.mark.parametrize(("name", "relation", "groups"), list(cases()))
 def test_concentrated_points_pass_replay_cost_and_rehearse(name, relation, groups):
     mean, units = EVERY[name], as_units(cluster(N if groups is None else 8 * N), relation)

@@ -1,5 +1,6 @@
 """A disk of so many bytes, as the files of a spool see it."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -25,9 +26,12 @@ class SmallDisk:
 
     def taken(self):
         """How many bytes of it are taken."""
-        links = [path for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
-        found = [path for path in links if str(path.readlink()).startswith(self._folder)]
-        return sum({path.stat().st_ino: 512 * path.stat().st_blocks for path in found}.values())
+        blocks: dict[int, int] = {}
+        for path in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # another thread has closed it meanwhile
+                if str(path.readlink()).startswith(self._folder):
+                    blocks[path.stat().st_ino] = path.stat().st_blocks
+        return 512 * sum(blocks.values())
 
     def fill(self):
         """Another program takes all that is left of it."""
