@@ -12,11 +12,13 @@ from tests.golden.comparing import Line
 from tests.golden.transcripts import line_of_plan
 
 import privopt
+from privopt import papers
 from privopt.problems import losses
 from privopt.problems.constraints import L1Ball, L2Ball
 from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.growth import KL
 from privopt.problems.regularisers import L1, Ridge
+from privopt.problems.saddle import Game
 
 CLASSES: Mapping[str, Any] = {"bounds": (-1.0, 1.0), "classes": [0, 1]}
 NUMBERS: Mapping[str, Any] = {"bounds": (-1.0, 1.0), "target_bounds": (0.0, 10.0)}
@@ -110,6 +112,22 @@ def _all_planned(name: str) -> dict[str, Line]:
         lines[f"{name}: {plan.solver}"] = _brief(line_of_plan(plan))
     for solver, reason in plans.refused:
         lines[f"{name}: {solver}"] = {"values": {}, "words": {"refused": reason}}
+    return lines | _of_published(name)
+
+
+def _of_published(name: str) -> dict[str, Line]:
+    """The plans of solvers that only whoever names them gets."""
+    problem, sizes = PROBLEMS[name]
+    lines: dict[str, Line] = {}
+    for solver in papers.GAME_SOLVERS if isinstance(problem, Game) else papers.SOLVERS:
+        title = papers.published(solver).title
+        try:
+            plans = privopt.plan(problem, solver=solver, **({"epsilon": 1.0, "delta": 1e-6} | sizes))
+        except ValueError as refused:
+            reason = str(refused).removeprefix(f"{title} cannot solve this problem: ").removesuffix(".")
+            lines[f"{name}: {title}"] = {"values": {}, "words": {"refused": reason}}
+        else:
+            lines[f"{name}: {title}"] = _brief(line_of_plan(plans.default))
     return lines
 
 
