@@ -4,10 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from privopt.curator.base import Curator, Observer
 from privopt.curator.outlays import tells_what_was_spent
 from privopt.curator.rehearsals import foresee, reserved
-from privopt.curator.run import Run, rehearsed
+from privopt.curator.run import Run, rehearsed, tried
 from privopt.data.derived import Derived
 from privopt.data.units import Units
 from privopt.declared_facts import declared_of_problem
@@ -259,7 +261,7 @@ def rehearse(
     budget: Budget,
     start: Any = None,
 ) -> Derived:
-    """Refuse what the engine, or a resumption, cannot do, before anything is paid for.
+    """Refuse what the engine, a resumption, or a solver of the user's own cannot do, before anything is paid for.
 
     Args:
         solver: as it will run; of one that is adaptive it is not known which queries it will ask.
@@ -270,20 +272,23 @@ def rehearse(
         start: the starting point.
     Returns:
         What it makes of the units.
+    Raises:
+        Exception: a solver of the user's own raised it, or asked for more than it planned, in a run without data.
     """
     derived = Derived(public)
 
-    def solve(curator: Curator) -> object:
+    def solve(curator: Curator) -> Result:
         return solver.solve(curator, problem, start)
 
+    event = solver.event(public)
     foresee(solver, solve, data, derived)
-    rehearsed(
-        solve,
-        public,
-        data,
-        budget,
-        solver.event(public),
-    )
+    rehearsed(solve, public, data, budget, event)
+    if not solver.is_ours:
+        shape, due = np.shape(tried(solve, public, budget, event).params), problem.parameter_shape(public)
+        if shape != due:
+            raise ValueError(
+                f"{solver.title} ends with parameters of shape {shape}, and the problem has {due}."
+            )
     return derived
 
 

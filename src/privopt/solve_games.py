@@ -7,7 +7,7 @@ from typing import Any
 from privopt.curator.base import Curator, Observer
 from privopt.curator.outlays import tells_what_was_spent
 from privopt.curator.rehearsals import foresee, reserved
-from privopt.curator.run import Run, rehearsed
+from privopt.curator.run import Run, rehearsed, tried
 from privopt.data.derived import Derived
 from privopt.data.units import Units
 from privopt.declared_facts import declared_of_game
@@ -121,6 +121,8 @@ def _minimax_on(
         derived = Derived(public)
         foresee(configured, solve, units, derived)
         rehearsed(solve, public, units, budget, announced.event)
+        if not configured.is_ours:
+            tried(solve, public, budget, announced.event)
         with reserved(units, derived.extra()):
             run = Run(
                 configured.title,

@@ -337,7 +337,7 @@ class SyntheticData(NamedArguments, BaseEstimator):
             announced.event,
         )
         # Another may not do what `_described` needs of it: that is seen before anything is paid.
-        if not _is_ours(configured):
+        if not configured.is_ours:
             rehearsal = tried(
                 lambda curator: configured.solve(curator, asked.workload),
                 asked.public,
@@ -381,13 +381,6 @@ class SyntheticData(NamedArguments, BaseEstimator):
         )
         found = {"coding_": coding, "model_": model, "_measured": measured, "_total": total}
         return {**found, "plan_": result.plan, "error_": _error(result), "privacy_": report}
-
-
-def _is_ours(synthesizer: Synthesizer) -> bool:
-    """Whether it is the library's own, with whatever it does inside of another."""
-    if isinstance(synthesizer, Finishing):
-        return _is_ours(synthesizer.inner)
-    return type(synthesizer).__module__.split(".")[0] == "privopt"
 
 
 def _error(result: Result) -> SyntheticError:

@@ -1,0 +1,115 @@
+"""A program of the user's own with a mistake is refused before anything is paid, for data and games alike."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from examples.plain_descent import PlainDescent
+
+from privopt import (
+    Account,
+    BilinearGame,
+    Budget,
+    LogisticRegression,
+    Problem,
+    Units,
+    losses,
+    minimax,
+    minimize,
+)
+from privopt.errors import PlanMismatch
+from privopt.games.noisy_matrix import NoisyMatrix
+from privopt.result import Outcome
+from privopt.solvers.whitening import Whitening
+from privopt.status import Status
+
+GENERATOR = np.random.default_rng(0)
+ROWS = GENERATOR.uniform(-1.0, 1.0, (200, 3))
+LABELS = np.sign(ROWS[:, 0] + 0.1)
+BUDGET = {"epsilon": 1.0, "delta": 1e-6}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fails(PlainDescent):
+    """With a mistake after the last release."""
+
+    name: ClassVar[str] = "fails"
+
+    def run(self, curator, problem, start):
+        super().run(curator, problem, start)
+        return Outcome(start["missing"], Status.FINISHED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsksTwice(PlainDescent):
+    """Asks for more than it plans."""
+
+    name: ClassVar[str] = "asks twice"
+
+    def run(self, curator, problem, start):
+        super().run(curator, problem, start)
+        return super().run(curator, problem, start)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut(PlainDescent):
+    """Gives back parameters of another length."""
+
+    name: ClassVar[str] = "cut"
+
+    def run(self, curator, problem, start):
+        outcome = super().run(curator, problem, start)
+        return outcome._replace(params=jnp.zeros(2))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailsToPlay(NoisyMatrix):
+    """With a mistake after the last release."""
+
+    name: ClassVar[str] = "fails to play"
+
+    def run(self, curator, game):
+        super().run(curator, game)
+        raise KeyError("missing")
+
+
+@pytest.mark.parametrize(
+    ("solver", "error", "said"),
+    [
+        (Fails(steps=2), TypeError, "missing"),
+        (AsksTwice(steps=2), PlanMismatch, "plan"),
+        (Cut(steps=2), ValueError, r"cut ends with parameters of shape \(2,\), and the problem has \(3,\)"),
+    ],
+)
+def test_of_a_minimisation(solver, error, said):
+    units = Units.from_arrays(ROWS, LABELS, row_bound=2.0)
+    account = Account(5.0, 1e-5)
+    with pytest.raises(error, match=said):
+        minimize(Problem(losses.logistic), units, budget=Budget(1.0, 1e-6), solver=solver, account=account)
+    assert not account.entries
+
+
+def test_of_a_model():
+    account = Account(5.0, 1e-5)
+    model = LogisticRegression(
+        **BUDGET, classes=[-1.0, 1.0], bounds=(-1.0, 1.0), solver=AsksTwice(steps=2), account=account
+    )
+    with pytest.raises(PlanMismatch, match="plan"):
+        model.fit(ROWS, LABELS)
+    assert not account.entries
+
+
+def test_of_a_game():
+    game = BilinearGame(rows=2, columns=2)
+    account = Account(5.0, 1e-5)
+    units = Units.from_arrays(GENERATOR.uniform(-1.0, 1.0, (200, 4)), row_bound=2.0)
+    with pytest.raises(KeyError, match="missing"):
+        minimax(game, units, budget=Budget(1.0, 1e-6), solver=FailsToPlay(), account=account)
+    assert not account.entries
+
+
+def test_what_is_ours_is_known_inside_too():
+    assert Whitening().is_ours
+    assert not replace(Whitening(), inner=PlainDescent()).is_ours
