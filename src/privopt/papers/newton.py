@@ -20,10 +20,9 @@ from privopt.planning.averaging import Average, mixing_ratios
 from privopt.planning.effort import second_moment_seconds
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
-from privopt.problems.constraints import Unconstrained
 from privopt.problems.losses import Logistic, ScalarLoss
 from privopt.problems.problem import Problem
-from privopt.problems.regularisers import NoRegulariser, Ridge
+from privopt.problems.regularisers import Ridge
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.hessian import Model, NewtonDirection
@@ -31,6 +30,7 @@ from privopt.result import Outcome, ending
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import derived, number
 from privopt.solvers.guarded import guarded
+from privopt.solvers.needs import Need, NoSet, RidgeAtMost
 
 # ---- Defaults and forecast of Newton's method with double noise. Utility only ------------------------------
 PRIVATE_STEPS, NOISELESS_STEPS = 20, 100
@@ -70,6 +70,10 @@ class DoubleNoiseNewton(Solver):
     """
 
     name: ClassVar[str] = "newton"
+    needs: ClassVar[tuple[Need, ...]] = (
+        RidgeAtMost("it takes a ridge or no penalty"),
+        NoSet("its steps do not respect a constraint set"),
+    )
     for_convex: ClassVar[str] = "its models of the objective"
 
     steps: int = derived(at_least=0)
@@ -123,17 +127,12 @@ class DoubleNoiseNewton(Solver):
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """It needs a smooth scalar loss, a ridge or no penalty, and all of space."""
-        del public
         loss = problem.loss
         if not (isinstance(loss, ScalarLoss) and math.isfinite(loss.curvature)):
             return "it needs a generalised linear loss with one output and a finite second derivative"
         if self.model == "bound" and not isinstance(loss, Logistic):
             return "model='bound' is for the logistic loss"
-        if not isinstance(problem.regulariser, Ridge | NoRegulariser):
-            return "it takes a ridge or no penalty"
-        if not isinstance(problem.constraint, Unconstrained):
-            return "its steps do not respect a constraint set"
-        return None
+        return super().applicable(problem, public)
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 1, with averaging."""

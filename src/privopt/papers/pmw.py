@@ -19,7 +19,7 @@ from privopt.mechanisms.above_threshold import AboveThreshold
 from privopt.planning import query_games as planning
 from privopt.planning.forecast import Forecast
 from privopt.planning.plan import Finding
-from privopt.planning.synthesis import WorkloadTask, small_universe
+from privopt.planning.synthesis import WorkloadTask
 from privopt.precision import double_precision
 from privopt.problems.workload import Workload
 from privopt.public import Public
@@ -27,7 +27,8 @@ from privopt.queries.marginals import MarginalMeans
 from privopt.queries.table_answer import TableAnswer, TableAnswerError
 from privopt.result import Outcome, Status
 from privopt.solvers.fields import derived, number
-from privopt.synthesis.base import Synthesizer
+from privopt.solvers.needs import Need
+from privopt.synthesis.base import FewCells, Synthesizer
 from privopt.synthesis.histogram import Histogram
 from privopt.synthesis.marginal_map import AnswerMap
 
@@ -56,6 +57,7 @@ class PrivateMultiplicativeWeights(Synthesizer):
     """
 
     name: ClassVar[str] = "pmw"
+    needs: ClassVar[tuple[Need, ...]] = (FewCells(),)
 
     questions: int = derived(at_least=0)
     updates: int = derived(at_least=0)
@@ -75,10 +77,6 @@ class PrivateMultiplicativeWeights(Synthesizer):
     def adaptive(self) -> bool:
         """It pays for what turns out to be hard."""
         return True
-
-    def applicable(self, problem: Workload, public: Public) -> str | None:
-        """A coded table with few enough cells."""
-        return super().applicable(problem, public) or small_universe(self, problem)
 
     def test(self) -> AboveThreshold:
         """The test until one hard question: pure epsilon e with e^2 / 2 its share of 1 / (2 z^2)."""

@@ -39,12 +39,13 @@ from privopt.planning.notices import NOISE_IS_OFF, large_delta
 from privopt.planning.online_to_nonconvex import Places, longest_move, step_length, whole_blocks
 from privopt.planning.plan import Plan
 from privopt.planning.stationarity_forecast import with_method_bounds
-from privopt.problems.constraints import Unconstrained
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.result import Outcome, ending
 from privopt.solvers.fields import choice, derived, number, optional
 from privopt.solvers.gradient_estimates import Estimates
+from privopt.solvers.needs import Need
+from privopt.solvers.o2nc import O2NC
 from privopt.solvers.online_to_nonconvex import opened, public_numbers, result, schedule, take_penalised_step
 from privopt.solvers.stepwise import StepwiseSolver
 
@@ -117,6 +118,7 @@ class SinglePassO2NC(StepwiseSolver):
     """
 
     name: ClassVar[str] = "single-pass-o2nc"
+    needs: ClassVar[tuple[Need, ...]] = O2NC.needs
     by_values: ClassVar[bool] = True
 
     window: int = derived(at_least=1)
@@ -220,10 +222,9 @@ class SinglePassO2NC(StepwiseSolver):
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Smooth penalties, no constraint set, and a loss that has such estimates."""
-        if not isinstance(problem.constraint, Unconstrained):
-            return "its points move in balls around each other and cannot be kept in a set: leave the set out"
-        if not problem.regulariser.is_smooth:
-            return "it adds the penalty's gradient, and the penalty has none: use a ridge or no penalty"
+        refused = super().applicable(problem, public)
+        if refused is not None:
+            return refused
         if self.is_set("steps") and public.n < 2 * self.steps:
             return f"{self.steps} batches of n = {public.n} units have less than two units each: take fewer steps"
         return gradient_changes.obstacle(self.estimate, problem.loss)

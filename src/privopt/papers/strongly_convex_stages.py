@@ -19,13 +19,14 @@ from privopt.planning import descent_defaults
 from privopt.planning.forecast import Forecast
 from privopt.planning.indicators import DISTANCE
 from privopt.planning.instance import Instance
-from privopt.problems.constraints import CentredBall, Unconstrained
+from privopt.problems.constraints import CentredBall
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.result import Outcome, Status
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import choice, derived, number
 from privopt.solvers.gradient_descent import GradientDescent
+from privopt.solvers.needs import Need, NoSet, StrongPenalty
 
 
 # ---- Stages of a strongly convex problem: how many, on whom, and within which distance of the last answer --
@@ -99,6 +100,12 @@ class StronglyConvexStages(Solver):
     """
 
     name: ClassVar[str] = "strongly-convex-stages"
+    needs: ClassVar[tuple[Need, ...]] = (
+        StrongPenalty(
+            "its radii follow from strong convexity: give a ridge on every coordinate, and no other penalty"
+        ),
+        NoSet("the projection onto a ball within another set is not exact"),
+    )
     for_convex: ClassVar[str] = "the radii of its stages"
 
     inner: Solver = field(default_factory=GradientDescent)
@@ -185,10 +192,9 @@ class StronglyConvexStages(Solver):
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """A ridge on every coordinate, no other penalty, no set, and an inner solver that takes a ball."""
-        if not (problem.regulariser.is_smooth and problem.regulariser.strong_convexity > 0.0):
-            return "its radii follow from strong convexity: give a ridge on every coordinate, and no other penalty"
-        if not isinstance(problem.constraint, Unconstrained):
-            return "the projection onto a ball within another set is not exact"
+        refused = super().applicable(problem, public)
+        if refused is not None:
+            return refused
         centre = (0.0,) * math.prod(problem.parameter_shape(public))
         return self.inner.applicable(within(problem, centre, 1.0), public)
 

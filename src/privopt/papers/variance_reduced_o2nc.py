@@ -26,12 +26,13 @@ from privopt.planning.instance import Instance
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
 from privopt.planning.online_to_nonconvex import Places, longest_move, step_length, whole_blocks
 from privopt.planning.stationarity_forecast import with_method_bounds
-from privopt.problems.constraints import Unconstrained
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.result import Outcome, ending
 from privopt.solvers.fields import choice, derived, number, optional
 from privopt.solvers.gradient_estimates import Estimates
+from privopt.solvers.needs import Need
+from privopt.solvers.o2nc import O2NC
 from privopt.solvers.online_to_nonconvex import opened, public_numbers, result, schedule, take_penalised_step
 from privopt.solvers.stepwise import StepwiseSolver
 
@@ -85,6 +86,7 @@ class VarianceReducedO2NC(StepwiseSolver):
     """
 
     name: ClassVar[str] = "variance-reduced-o2nc"
+    needs: ClassVar[tuple[Need, ...]] = O2NC.needs
     by_values: ClassVar[bool] = True
 
     window: int = derived(at_least=1)
@@ -162,12 +164,7 @@ class VarianceReducedO2NC(StepwiseSolver):
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Smooth penalties, no constraint set, and a loss that has such estimates."""
-        del public
-        if not isinstance(problem.constraint, Unconstrained):
-            return "its points move in balls around each other and cannot be kept in a set: leave the set out"
-        if not problem.regulariser.is_smooth:
-            return "it adds the penalty's gradient, and the penalty has none: use a ridge or no penalty"
-        return gradient_changes.obstacle(self.estimate, problem.loss)
+        return super().applicable(problem, public) or gradient_changes.obstacle(self.estimate, problem.loss)
 
     def event(self, public: Public) -> Event:
         """Gradients and changes."""

@@ -1,7 +1,6 @@
 """What synthesizers' defaults and forecasts share: how loud one unit is in a count, and what noise does to cells."""
 
 import math
-from typing import Any
 
 from privopt.ledger.zcdp import zcdp_rho_budget
 from privopt.planning.plan import Finding
@@ -40,14 +39,4 @@ def cell_finding(noise: float, which: str) -> Finding:
     """The noise of the cells of a released marginal, in words."""
     return Finding(
         noise, f"the standard deviation of the noise on a cell of {which}, as a share of all units"
-    )
-
-
-def small_universe(program: Any, workload: Workload) -> str | None:
-    """Why a table is too large for weights of all its cells, or None."""
-    if workload.universe <= MOST_CELLS:
-        return None
-    return (
-        f"{program.title} weighs every cell of the joint table, and there are {workload.universe:.3g}, more than "
-        f"{MOST_CELLS:,}; use adaptive-marginals, fewer columns or coarser bins"
     )

@@ -27,7 +27,6 @@ from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.plan import Finding
 from privopt.planning.user_gradient_descent import STEP_FACTOR
-from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.top_curvature import TopCurvature
@@ -36,6 +35,7 @@ from privopt.solvers.base import Solver
 from privopt.solvers.continuous_spider import ContinuousSpider
 from privopt.solvers.fields import derived, number
 from privopt.solvers.gradient_descent import GradientDescent
+from privopt.solvers.needs import FewFeatures, GeneralisedLinear, Need
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 from privopt.solvers.user_gradient_descent import UserGradientDescent
 
@@ -72,6 +72,12 @@ class CurvatureProbe(Solver):
     """
 
     name: ClassVar[str] = "curvature-probe"
+    needs: ClassVar[tuple[Need, ...]] = (
+        GeneralisedLinear(
+            "the rows say how curved a generalised-linear loss is, and this loss is the user's own"
+        ),
+        FewFeatures(most=WIDEST),
+    )
 
     inner: Solver = field(default_factory=GradientDescent)
     share: float = number(SHARE, above=0, below=1)
@@ -132,8 +138,9 @@ class CurvatureProbe(Solver):
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Generalised-linear losses, and methods whose steps can follow a curvature and a budget."""
         inner = self.inner
-        if not isinstance(problem.loss, GLMLoss):
-            return "the rows say how curved a generalised-linear loss is, and this loss is the user's own"
+        refused = super().applicable(problem, public)
+        if refused is not None:
+            return refused
         if not isinstance(
             inner, GradientDescent | ScheduledGradientDescent | ContinuousSpider | UserGradientDescent
         ):
@@ -141,8 +148,6 @@ class CurvatureProbe(Solver):
                 f"{inner.title} does not gain from longer steps: use scheduled, ordinary or user-level gradient "
                 "descent, or the continuous spider"
             )
-        if public.d > WIDEST:
-            return f"the second moment of {public.d} features has {public.d**2:,} entries (limit: {WIDEST} features)"
         if inner.is_set("step_size"):
             return "the inner solver's step size is given: leave it open"
         if isinstance(inner, GradientDescent) and inner.returns == "random":

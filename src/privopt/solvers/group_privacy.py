@@ -25,6 +25,7 @@ from privopt.public import Public
 from privopt.result import Outcome
 from privopt.solvers.base import Solver
 from privopt.solvers.gradient_descent import GradientDescent
+from privopt.solvers.needs import Need, Users
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,9 @@ class GroupPrivacy(Solver):
     """
 
     name: ClassVar[str] = "group-privacy"
+    needs: ClassVar[tuple[Need, ...]] = (
+        Users("a unit is a record, so that there are no groups to protect: use gradient descent"),
+    )
     made_for_users: ClassVar[bool] = True
 
     inner: GradientDescent = field(default_factory=GradientDescent)
@@ -59,8 +63,9 @@ class GroupPrivacy(Solver):
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Units that are users, and losses that say how long a record's gradient can be."""
-        if not public.by_user:
-            return "a unit is a record, so that there are no groups to protect: use gradient descent"
+        refused = super().applicable(problem, public)
+        if refused is not None:
+            return refused
         if not self.inner.is_set("clip") and math.isinf(problem.gradient_bound(public)):
             return f"the {problem.loss.name} loss has gradients of any length: give the inner descent a clip"
         return self.inner.applicable(problem, public)

@@ -36,7 +36,6 @@ from privopt.planning.picture import Picture
 from privopt.planning.plan import Finding
 from privopt.problems.ball import ball_point, haar_block
 from privopt.problems.black_box import BlackBox
-from privopt.problems.constraints import Unconstrained
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser
 from privopt.proofs.gradient_spread import is_bounded
@@ -49,6 +48,7 @@ from privopt.queries.smoothed_gradient import JitteredGradient, SmoothedGradient
 from privopt.queries.value_gradient import ValueGradient
 from privopt.result import Outcome, ending
 from privopt.solvers.fields import choice, derived, number, optional
+from privopt.solvers.needs import Need, NoSet, SmoothPenalty
 from privopt.solvers.online_to_nonconvex import (
     ConversionState,
     flattest_block,
@@ -108,6 +108,10 @@ class O2NC(StepwiseSolver):
     """
 
     name: ClassVar[str] = "o2nc"
+    needs: ClassVar[tuple[Need, ...]] = (
+        NoSet("its points move in balls around each other and cannot be kept in a set: leave the set out"),
+        SmoothPenalty("it adds the penalty's gradient, and the penalty has none: use a ridge or no penalty"),
+    )
     by_values: ClassVar[bool] = True
 
     window: int = derived(at_least=1)
@@ -188,10 +192,9 @@ class O2NC(StepwiseSolver):
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Smooth penalties and no constraint set."""
-        if not isinstance(problem.constraint, Unconstrained):
-            return "its points move in balls around each other and cannot be kept in a set: leave the set out"
-        if not problem.regulariser.is_smooth:
-            return "it adds the penalty's gradient, and the penalty has none: use a ridge or no penalty"
+        refused = super().applicable(problem, public)
+        if refused is not None:
+            return refused
         if self.quantile is not None and (self.oracle not in (None, "gradients") or self.rate is not None):
             return (
                 "a clip that follows a quantile is for gradients on all units or parts: leave out `quantile`"

@@ -14,6 +14,7 @@ from privopt.planning.plan import Finding, Plan
 from privopt.planning.task import Task
 from privopt.public import Public
 from privopt.solvers.fields import check_fields, declared
+from privopt.solvers.needs import Need
 
 P = TypeVar("P")
 
@@ -41,6 +42,7 @@ class Program(abc.ABC, Generic[P]):
 
     name: ClassVar[str]  # in plans and on the command line
     made_for_users: ClassVar[bool] = False  # for units of several records
+    needs: ClassVar[tuple[Need, ...]] = ()  # of a problem, in the order in which they are asked for
     in_secret_order: ClassVar[bool] = (
         False  # whether it passes over all rows so, which must be in one place then
     )
@@ -142,9 +144,9 @@ class Program(abc.ABC, Generic[P]):
         return self.forecast(instance)
 
     def applicable(self, problem: P, public: Public) -> str | None:
-        """Why this program cannot solve the problem, or None if it can."""
-        del problem, public
-        return None
+        """Why this program cannot solve the problem, or None if it can: the first of its needs that is not met."""
+        refused = (need.refusal(self, problem, public) for need in self.needs)
+        return next((why for why in refused if why is not None), None)
 
     def obstacle(self, problem: P, public: Public) -> str | None:
         """`applicable`, and what is asked of every program of a kind."""

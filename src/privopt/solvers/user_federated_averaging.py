@@ -41,6 +41,7 @@ from privopt.solvers.base import Solver
 from privopt.solvers.fields import choice, derived, number
 from privopt.solvers.guarded import guarded
 from privopt.solvers.held_means import ClippedMean, PrivateMean, StableMean
+from privopt.solvers.needs import Need, Users
 from privopt.status import Status
 
 # ---- Constants of federated averaging from public numbers --------------------------------------------------
@@ -178,6 +179,9 @@ class UserFederatedAveraging(Solver):
     """
 
     name: ClassVar[str] = "user-federated-averaging"
+    needs: ClassVar[tuple[Need, ...]] = (
+        Users("a unit is a record, and a pass over one record is a gradient step: use gradient descent"),
+    )
     made_for_users: ClassVar[bool] = True
 
     rounds: int = number(ROUNDS, at_least=0)
@@ -231,9 +235,9 @@ class UserFederatedAveraging(Solver):
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Users who may have several records, whatever the loss."""
-        del problem
-        if not public.by_user:
-            return "a unit is a record, and a pass over one record is a gradient step: use gradient descent"
+        refused = super().applicable(problem, public)
+        if refused is not None:
+            return refused
         if public.records_per_unit == 1:
             return (
                 "at most one record a user is used, and a pass over one record is a gradient step: use user-level "

@@ -35,10 +35,8 @@ from privopt.planning.shrinkage import NoisePath, shrinkage
 from privopt.planning.usable import Usable, announced, moment_deviation, tells
 from privopt.planning.user_whitening import UserCountsRule, UserWhiteningRule
 from privopt.planning.whitening import WhiteningRule
-from privopt.problems.constraints import Unconstrained
 from privopt.problems.losses import GLMLoss, Huber, Logistic, Loss, Quantile, SmoothedHinge, Softmax, Squared
 from privopt.problems.problem import Problem
-from privopt.problems.regularisers import NoRegulariser, Ridge
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.second_moment import SecondMoment, unpack
@@ -47,6 +45,7 @@ from privopt.result import Outcome
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import number, optional
 from privopt.solvers.gradient_descent import GradientDescent
+from privopt.solvers.needs import FewFeatures, GeneralisedLinear, Need, NoSet, RidgeAtMost
 from privopt.solvers.user_gradient_descent import UserGradientDescent
 
 WIDEST = 2_000  # d^2 numbers are released and d^3 operations spent
@@ -138,6 +137,14 @@ class Whitening(Solver):
     """
 
     name: ClassVar[str] = "whitening"
+    needs: ClassVar[tuple[Need, ...]] = (
+        GeneralisedLinear(
+            "whitening maps the rows of a generalised-linear loss, and this loss is the user's own"
+        ),
+        RidgeAtMost("the penalty is not smooth, and its proximal map is not exact in other coordinates"),
+        NoSet("the projection on the constraint set is not exact in other coordinates"),
+        FewFeatures(most=WIDEST),
+    )
 
     inner: Solver = field(default_factory=GradientDescent)
     share: float = number(planning.SHARE, above=0, below=1)
@@ -293,14 +300,9 @@ class Whitening(Solver):
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Generalised linear losses with a ridge or no penalty on a moderate number of features."""
-        if not isinstance(problem.loss, GLMLoss):
-            return "whitening maps the rows of a generalised-linear loss, and this loss is the user's own"
-        if not isinstance(problem.regulariser, Ridge | NoRegulariser):
-            return "the penalty is not smooth, and its proximal map is not exact in other coordinates"
-        if not isinstance(problem.constraint, Unconstrained):
-            return "the projection on the constraint set is not exact in other coordinates"
-        if public.d > WIDEST:
-            return f"the second moment of {public.d} features has {public.d**2:,} entries (limit: {WIDEST} features)"
+        refused = super().applicable(problem, public)
+        if refused is not None:
+            return refused
         if self.level_share and counts.constant_column(problem) is None:
             return "level_share is for counts with a constant column: Problem(..., constant=...)"
         if self.level_share and not (_can_be_cut(self.inner) or isinstance(self.inner, UserGradientDescent)):

@@ -3,7 +3,7 @@
 import abc
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import jax
 import numpy as np
@@ -15,12 +15,14 @@ from privopt.ledger.events import leaf_counts
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.planning.effort import RELEASE_SECONDS, data_bytes, pass_seconds
+from privopt.planning.synthesis import MOST_CELLS
 from privopt.planning.task import Task
 from privopt.precision import double_precision
 from privopt.problems.workload import Workload
 from privopt.public import Public
 from privopt.result import Outcome, Result
 from privopt.solvers.fields import derived
+from privopt.solvers.needs import Need
 from privopt.solvers.program import Program
 
 
@@ -43,6 +45,25 @@ class Model(Protocol):
     def sample(self, rows: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """(rows, columns) codes, in random order."""
         ...
+
+
+@dataclass(frozen=True)
+class FewCells(Need):
+    """A joint table that is small enough for a weight of every cell."""
+
+    sentence: str = (
+        "{title} weighs every cell of the joint table, and there are {cells:.3g}, more than {most:,}; use "
+        "adaptive-marginals, fewer columns or coarser bins"
+    )
+
+    def is_met(self, problem: Workload, public: Public) -> bool:
+        del public
+        return problem.universe <= MOST_CELLS
+
+    def refusal(self, program: Program[Any], problem: Workload, public: Public) -> str | None:
+        """See `Need.refusal`."""
+        said = super().refusal(program, problem, public)
+        return said and said.format(title=program.title, cells=problem.universe, most=MOST_CELLS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +97,9 @@ class Synthesizer(Program[Workload]):
         return self.noise_multiplier > 0
 
     def applicable(self, problem: Workload, public: Public) -> str | None:
-        """A coded table with the workload's columns."""
+        """A coded table with the workload's columns, and what else it needs."""
         if public.levels == problem.levels:
-            return None
+            return super().applicable(problem, public)
         have = f"columns of {public.levels} cells" if public.levels else "rows of numbers"
         return f"the workload is about columns of {problem.levels} cells, and the data have {have}"
 

@@ -15,7 +15,7 @@ from privopt.ledger.events import Event, NoEvent, Repeated
 from privopt.ledger.events import Sequence as EventSequence
 from privopt.planning import cell_weights as planning
 from privopt.planning.forecast import Forecast
-from privopt.planning.synthesis import WorkloadTask, small_universe
+from privopt.planning.synthesis import WorkloadTask
 from privopt.problems.workload import Workload
 from privopt.public import Public
 from privopt.queries.held_marginal import HeldAnswer, HeldMarginal
@@ -24,7 +24,8 @@ from privopt.queries.marginals import MarginalMeans
 from privopt.queries.query_means import QueryMeans
 from privopt.result import Outcome, Status
 from privopt.solvers.fields import derived, number
-from privopt.synthesis.base import Synthesizer
+from privopt.solvers.needs import Need
+from privopt.synthesis.base import FewCells, Synthesizer
 from privopt.synthesis.histogram import Histogram
 from privopt.synthesis.marginal_map import AnswerMap
 from privopt.synthesis.mirror_fit import LeastSquares, MirrorFit
@@ -52,6 +53,7 @@ class MWEM(Synthesizer):
     """
 
     name: ClassVar[str] = "mwem"
+    needs: ClassVar[tuple[Need, ...]] = (FewCells(),)
 
     rounds: int = derived(at_least=0)
     selection_share: float = number(0.3, above=0, below=1)
@@ -59,10 +61,6 @@ class MWEM(Synthesizer):
 
     def default_rounds(self, task: WorkloadTask) -> int:
         return planning.default_rounds(self, task)
-
-    def applicable(self, problem: Workload, public: Public) -> str | None:
-        """A coded table with few enough cells."""
-        return super().applicable(problem, public) or small_universe(self, problem)
 
     def event(self, public: Public) -> Event:
         """Choices and measurements."""

@@ -16,7 +16,7 @@ from privopt.ledger.events import Event, NoEvent
 from privopt.mechanisms.vertex_sampler import VertexSampler
 from privopt.planning import query_games as planning
 from privopt.planning.forecast import Forecast
-from privopt.planning.synthesis import WorkloadTask, small_universe
+from privopt.planning.synthesis import WorkloadTask
 from privopt.problems.workload import Workload, cells_of, codes_of, strides_of
 from privopt.public import Public
 from privopt.queries.marginal_errors import SignedErrors
@@ -24,7 +24,7 @@ from privopt.queries.marginals import MarginalMeans
 from privopt.queries.query_means import QueryMeans
 from privopt.result import Outcome, Status
 from privopt.solvers.fields import choice, derived, number
-from privopt.synthesis.base import Synthesizer
+from privopt.synthesis.base import FewCells, Synthesizer
 from privopt.synthesis.histogram import Histogram
 from privopt.synthesis.leaves import as_leaves
 from privopt.synthesis.marginal_map import AnswerMap
@@ -187,8 +187,9 @@ class QueryGame(Synthesizer):
 
     def applicable(self, problem: Workload, public: Public) -> str | None:
         """A coded table; with few enough cells where all of them are weighed."""
-        small = small_universe(self, problem) if self.data_player == "weights" else None
-        return super().applicable(problem, public) or small
+        refused = super().applicable(problem, public)
+        weighed = self.data_player == "weights"
+        return refused or (FewCells().refusal(self, problem, public) if weighed else None)
 
     def filled(self, instance: WorkloadTask) -> Self:
         """See `Program`; draws need a temperature, so privacy cannot be switched off."""

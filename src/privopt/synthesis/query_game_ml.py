@@ -11,7 +11,7 @@ from privopt.mechanisms.vertex_table import VertexTable
 from privopt.planning import query_games as planning
 from privopt.planning.cell_weights import fit_seconds
 from privopt.planning.forecast import Forecast
-from privopt.planning.synthesis import WorkloadTask, small_universe
+from privopt.planning.synthesis import WorkloadTask
 from privopt.problems.workload import Workload
 from privopt.public import Public
 from privopt.queries.marginal_errors import SignedErrors
@@ -19,7 +19,8 @@ from privopt.queries.marginals import MarginalMeans
 from privopt.queries.query_means import QueryMeans
 from privopt.result import Outcome, Status
 from privopt.solvers.fields import derived, number
-from privopt.synthesis.base import Synthesizer
+from privopt.solvers.needs import Need
+from privopt.synthesis.base import FewCells, Synthesizer
 from privopt.synthesis.histogram import Histogram
 from privopt.synthesis.marginal_map import AnswerMap
 from privopt.synthesis.mirror_fit import Draws, Likelihood, MirrorFit
@@ -48,6 +49,7 @@ class QueryGameML(Synthesizer):
     """
 
     name: ClassVar[str] = "query-game-ml"
+    needs: ClassVar[tuple[Need, ...]] = (FewCells(),)
 
     rounds: int = number(planning.LIKELIHOOD_ROUNDS, at_least=0)
     draws: int = derived(at_least=1)
@@ -56,10 +58,6 @@ class QueryGameML(Synthesizer):
 
     def default_draws(self, task: WorkloadTask) -> int:
         return planning.default_likelihood_draws(self, task)
-
-    def applicable(self, problem: Workload, public: Public) -> str | None:
-        """A coded table with few enough cells."""
-        return super().applicable(problem, public) or small_universe(self, problem)
 
     def filled(self, instance: WorkloadTask) -> Self:
         """See `Program`; draws need a temperature, so privacy cannot be switched off."""

@@ -13,15 +13,16 @@ from privopt.ledger.events import Event
 from privopt.planning import cell_weights as planning
 from privopt.planning.cell_weights import parts
 from privopt.planning.forecast import Forecast
-from privopt.planning.synthesis import MOST_CELLS, NORMAL_MEAN, WorkloadTask, loudness, small_universe
+from privopt.planning.synthesis import MOST_CELLS, NORMAL_MEAN, WorkloadTask, loudness
 from privopt.problems.workload import Workload
 from privopt.public import Public
 from privopt.queries.marginals import MarginalMeans
 from privopt.queries.query_means import QueryMeans
 from privopt.result import Outcome, Status
 from privopt.solvers.fields import number
+from privopt.solvers.needs import Need
 from privopt.synthesis.adaptive_marginals import AdaptiveMarginals
-from privopt.synthesis.base import Synthesizer
+from privopt.synthesis.base import FewCells, Synthesizer
 from privopt.synthesis.histogram import Histogram
 from privopt.synthesis.marginal_map import AnswerMap
 from privopt.synthesis.mirror_fit import LeastSquares, MirrorFit
@@ -46,12 +47,9 @@ class GaussianMarginals(Synthesizer):
     """
 
     name: ClassVar[str] = "gaussian-marginals"
+    needs: ClassVar[tuple[Need, ...]] = (FewCells(),)
 
     iterations: int = number(200, at_least=0)
-
-    def applicable(self, problem: Workload, public: Public) -> str | None:
-        """A coded table with few enough cells."""
-        return super().applicable(problem, public) or small_universe(self, problem)
 
     def event(self, public: Public) -> Event:
         """The release."""
