@@ -93,7 +93,7 @@ def test_a_cell_is_measured_kept_and_rendered(shared_data: Path, tmp_path: Path)
 def test_every_method_names_a_solver_that_there_is() -> None:
     for name, method in users.METHODS.items():
         for solver in method.solvers(False):
-            assert solver in ("auto", *users.SOLVERS) or not isinstance(solver, str), name
+            assert solver in ("auto", *NAMES) or not isinstance(solver, str), name
 
 
 def test_the_bars_of_the_held_out_tables_are_ratios_to_the_peers() -> None:
