@@ -9,6 +9,8 @@ from benchmarks.results import append, read
 from benchmarks.users_data import FEW, HELD_OUT, OTHER_LOSSES, few, mean_loss, synthetic, user_table
 from benchmarks.users_peers import People, Setting
 
+from privopt.solvers.registry import NAMES
+
 
 @pytest.mark.parametrize("name", [*HELD_OUT, *OTHER_LOSSES])
 def test_a_table_holds_people_out_and_its_reference_is_not_above_zero(name: str, shared_data: Path) -> None:
