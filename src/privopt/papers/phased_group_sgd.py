@@ -71,9 +71,7 @@ RADIUS_SHARE = 0.8  # the radius of a phase over the distance R 2^-i that is exp
 SPREAD, CONTRACTION = 0.28, 40.0  # the factor of the spread; T eta_i L at which contraction halves its square
 # For `radius_quantile`: the share of a phase's rho and the number of its counts, and the least radius over the largest.
 QUANTILE_SHARE, QUANTILE_STEPS, LEAST_RADIUS = 0.1, 10, 1e-3
-PAPER_RADIUS = (
-    2.0  # tau over the spread: two points within the spread of their mean are at most twice it apart
-)
+PAPER_RADIUS = 2.0  # tau over the spread: points within the spread of their mean are at most twice it apart
 
 
 def group_units(public: Public) -> int:
