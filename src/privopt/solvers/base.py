@@ -50,7 +50,7 @@ class Solver(Program[Problem]):
     # The parts of the solver that need a convex loss, as a plural subject for a message; empty for none.
     for_convex: ClassVar[str] = ""
 
-    # ---- The run
+    # The run -----------------------------------------------------------------------------------------------------
     @abc.abstractmethod
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """The algorithm: post-processing of the curator's releases.
@@ -86,7 +86,7 @@ class Solver(Program[Problem]):
         outcome = self.run(curator, problem, problem.constraint.project(first))
         return Result.of(outcome, curator.transcript)
 
-    # ---- Noise
+    # Noise -------------------------------------------------------------------------------------------------------
     def calibrated(self, task: Task[Problem]) -> Self:
         """The filled solver with the noise that the budget allows.
 
@@ -109,7 +109,7 @@ class Solver(Program[Problem]):
         """The same configured solver with the standard deviation of all its noise times `factor`."""
         return self.with_(noise_multiplier=self.noise_multiplier * factor)
 
-    # ---- Other coordinates
+    # Other coordinates -------------------------------------------------------------------------------------------
     def in_coordinates(self, coordinates: Coordinates) -> Self:
         """The solver with the clip and the step size for other coordinates; its `event` must stay the same.
 
@@ -136,7 +136,7 @@ class Solver(Program[Problem]):
         outcome = inner.run(view, coordinates.problem(problem), coordinates.inward(start))
         return in_original(outcome, coordinates)
 
-    # ---- What it can solve, and with which step size
+    # What it can solve, and with which step size -----------------------------------------------------------------
     def obstacle(self, problem: Problem, public: Public) -> str | None:
         """Why it cannot solve the problem: by what it states of itself in class variables, then by `applicable`."""
         if isinstance(problem.loss, BlackBox) and not self.by_values:
@@ -207,7 +207,7 @@ class Solver(Program[Problem]):
             f"it diverge. Leave step_size open for a safe one.{better}"
         )
 
-    # ---- What a run takes, and what to expect
+    # What a run takes, and what to expect ------------------------------------------------------------------------
     def seconds(self, problem: Problem, public: Public) -> float:
         """Rough time in seconds of a run of this configured solver, once the data are loaded."""
         if isinstance(problem.loss, BlackBox):

@@ -56,7 +56,7 @@ class Program(abc.ABC, Generic[P]):
         """
         return
 
-    # ---- Configuration: from open fields to a program that can run
+    # Configuration: from open fields to a program that can run ---------------------------------------------------
     def is_set(self, field: str) -> bool:
         """Whether a field has a value: given by the user, or already derived."""
         return getattr(self, field) is not None
@@ -109,7 +109,7 @@ class Program(abc.ABC, Generic[P]):
                 f"{self.title} is not configured: {', '.join(missing)} not set. Call `configure(instance)` first."
             )
 
-    # ---- What it can solve
+    # What it can solve -------------------------------------------------------------------------------------------
     def applicable(self, problem: P, public: Public) -> str | None:
         """The reason why this class cannot solve the problem, as the end of a sentence; None if it can."""
         del problem, public
@@ -135,7 +135,7 @@ class Program(abc.ABC, Generic[P]):
         inner = getattr(self, "inner", None)
         return self.made_for_users or (isinstance(inner, Program) and inner.is_for_users)
 
-    # ---- What a run releases
+    # What a run releases -----------------------------------------------------------------------------------------
     @abc.abstractmethod
     def event(self, public: Public) -> Event:
         """The privacy event of a whole run of this configured program. Needs no data."""
@@ -157,7 +157,7 @@ class Program(abc.ABC, Generic[P]):
         """
         return 1, 1
 
-    # ---- What a run takes: passes, time and memory
+    # What a run takes: passes, time and memory -------------------------------------------------------------------
     def passes(self) -> float:
         """Expected passes over the data in a run of this configured program; by default one per release."""
         return float(self.releases())
@@ -194,7 +194,7 @@ class Program(abc.ABC, Generic[P]):
                 if isinstance(one, Program):
                     yield one
 
-    # ---- What to expect, and the plan
+    # What to expect, and the plan --------------------------------------------------------------------------------
     @property
     def title(self) -> str:
         """The name in plans and messages; of a program with another one inside it names both."""
