@@ -128,14 +128,14 @@ class SVRGStep:
         if self.snapshot_noise is not None:
             at_anchor = ClippedGradient(loss=loss, at=state.anchor, clip=state.clip)
             snapshot = release(at_anchor, self.snapshot_noise)
-        moved = ClippedGradientDifference(
+        difference = ClippedGradientDifference(
             loss=loss,
             at=state.descent.params,
             anchor=state.anchor,
             slope_clip=state.slope_clip,
             gradient_clip=state.clip,
         )
-        change = release(moved, self.noise, self.sampling)
+        change = release(difference, self.noise, self.sampling)
         return state._replace(descent=_step(state, change + snapshot, momentum=self.momentum))
 
 
@@ -337,27 +337,6 @@ class SVRG(Solver):
         """The name in plans: "svrg", or "svrg-plus-plus" with epochs that double in length."""
         return "svrg-plus-plus" if self._is_doubling() else self.name
 
-    def lengths(self) -> tuple[int, ...]:
-        """The number of inner steps of each epoch, (E,): m each, or 2 m, 4 m, 8 m, ... where epochs double."""
-        doubling = self._is_doubling()
-        return tuple(self.inner_steps * (2 ** (s + 1) if doubling else 1) for s in range(self.epochs))
-
-    def event(self, public: Public) -> Event:
-        """The event of the snapshots and of the differences on sampled units, or that of the fallback."""
-        return self.own_event() if self.fallback is None else self.fallback.event(public)
-
-    def releases(self) -> int:
-        """One per epoch and one per inner step; in the paper's variant two per inner step."""
-        if self.fallback is not None:
-            return self.fallback.releases()
-        return sum(self._snapshot_counts()) + sum(self.lengths())
-
-    def passes(self) -> float:
-        """One for each snapshot; an inner step takes gradients at two points of a fraction `rate` of the units."""
-        if self.fallback is not None:
-            return self.fallback.passes()
-        return sum(self._snapshot_counts()) + 2.0 * self.rate * sum(self.lengths())
-
     def filled(self, instance: Instance) -> Self:
         """The solver with its defaults, and with gradient descent as `fallback` where nu exceeds its limit."""
         if self.fallback is not None:
@@ -385,47 +364,16 @@ class SVRG(Solver):
         multiplier = difference_multiplier(solver, instance.budget, instance.public.relation)
         return solver.with_(noise_multiplier=multiplier)
 
+    def check_configured(self) -> None:
+        if self.fallback is None:  # which leaves rate and snapshot multipliers open
+            super().check_configured()
+
     def scaled(self, factor: float) -> Self:
         """The same configured solver with the noise of snapshots and differences times `factor`."""
         solver = super().scaled(factor)
         if self.fallback is not None:
             return solver.with_(fallback=self.fallback.scaled(factor))
         return solver.with_(snapshot_multipliers=tuple(z * factor for z in self.snapshot_multipliers))
-
-    def longest_step(self, instance: Instance) -> float:
-        """The stability limit 2 (1 + b) / L of steps with heavy ball."""
-        return self.gradient_limit(instance, momentum=self.momentum or 0.0)
-
-    def forecast(self, instance: Instance) -> Forecast:
-        """The excess that the last snapshot's noise leaves, and a notice where the stability test fails."""
-        nu, largest = self.instability(instance), self._instability_limit()
-        if self.fallback is not None:
-            found = self.fallback.forecast(instance)
-            why = (
-                f"{self.title} would be unstable here, so gradient descent runs instead: with {self.inner_steps} inner "
-                f"steps and a snapshot share of {self.snapshot_share:.2g} the noise of the differences comes to nu = "
-                f"{nu:.3g}, and it must not exceed {largest:g}. More units or a larger epsilon would help."
-            )
-            return replace(found, notices=(why, *found.notices))
-        passes = descent_defaults.descent_setting(instance, clip=self.clip).steps
-        notices = [*descent_defaults.forecast(instance, steps=passes, clip=self.clip).notices]
-        if self.variant == "paper":
-            notices.append(
-                "variant='paper' releases a fresh gradient in every inner step: it reproduces the published algorithm, "
-                "at a correct price, and is less accurate than variant='once'."
-            )
-        if instance.ridge == 0:
-            notices.append(
-                "the penalty is not strongly convex in every coordinate: variance reduction loses its advantage there, "
-                "and gradient descent may do better."
-            )
-        if not self._is_stable(instance):
-            notices.append(
-                f"the stability test fails (nu = {nu:.3g}, at most {largest:g}): the noise of the differences may grow "
-                "without bound."
-            )
-        excess, meaning = self._predicted_excess(instance)
-        return Forecast(excess=excess, meaning=meaning, notices=tuple(notices))
 
     def in_coordinates(self, coordinates: Coordinates) -> Self:
         """The solver with the clips and the step size of whitened coordinates.
@@ -464,10 +412,6 @@ class SVRG(Solver):
                 state = curator.iterate(step, state, chunk)  # lines 5 to 9
         return Outcome(state.descent.average, ending(state.descent.finite))  # line 10: the last epoch's mean
 
-    def check_configured(self) -> None:
-        if self.fallback is None:  # which leaves rate and snapshot multipliers open
-            super().check_configured()
-
     def _inner_step(self, snapshot_multiplier: float) -> SVRGStep:
         return SVRGStep(
             noise=Gaussian(self.noise_multiplier),
@@ -501,10 +445,47 @@ class SVRG(Solver):
             tail_start=jnp.asarray(length - math.ceil(self.tail * length), jnp.float64),
         )
 
+    def lengths(self) -> tuple[int, ...]:
+        """The number of inner steps of each epoch, (E,): m each, or 2 m, 4 m, 8 m, ... where epochs double."""
+        doubling = self._is_doubling()
+        return tuple(self.inner_steps * (2 ** (s + 1) if doubling else 1) for s in range(self.epochs))
+
     def _is_doubling(self) -> bool:
         """Whether epochs double in length."""
         return self.schedule == "doubling"
 
+    def _snapshot_counts(self) -> tuple[int, ...]:
+        """How often each epoch releases its snapshot's gradient, (E,): once, or in each step of the paper's variant."""
+        lengths = self.lengths()
+        return lengths if self.variant == "paper" else (1,) * len(lengths)
+
+    def event(self, public: Public) -> Event:
+        """The event of the snapshots and of the differences on sampled units, or that of the fallback."""
+        return self.own_event() if self.fallback is None else self.fallback.event(public)
+
+    def own_event(self) -> Event:
+        """The event of a run of variance reduction, whether or not a fallback runs instead."""
+        noises = zip(self.snapshot_multipliers, self._snapshot_counts(), strict=True)
+        events = [repeat(Gaussian(z).event(), count) for z, count in noises if count]
+        steps = sum(self.lengths())
+        if steps:
+            difference = sampling_of(self.rate).event(Gaussian(self.noise_multiplier).event())
+            events.append(repeat(difference, steps))
+        return sequence(events)
+
+    def releases(self) -> int:
+        """One per epoch and one per inner step; in the paper's variant two per inner step."""
+        if self.fallback is not None:
+            return self.fallback.releases()
+        return sum(self._snapshot_counts()) + sum(self.lengths())
+
+    def passes(self) -> float:
+        """One for each snapshot; an inner step takes gradients at two points of a fraction `rate` of the units."""
+        if self.fallback is not None:
+            return self.fallback.passes()
+        return sum(self._snapshot_counts()) + 2.0 * self.rate * sum(self.lengths())
+
+    # Stability and forecast, by the comment at the top of the file -------------------------------------------------
     def is_plain(self, instance: Instance) -> bool:
         """Whether the problem is well conditioned and needs no momentum, as in whitened coordinates.
 
@@ -527,21 +508,6 @@ class SVRG(Solver):
         if self._is_doubling():
             return LEAST_SHARE
         return 0.9 if self.is_plain(instance) else 0.8
-
-    def _snapshot_counts(self) -> tuple[int, ...]:
-        """How often each epoch releases its snapshot's gradient, (E,): once, or in each step of the paper's variant."""
-        lengths = self.lengths()
-        return lengths if self.variant == "paper" else (1,) * len(lengths)
-
-    def own_event(self) -> Event:
-        """The event of a run of variance reduction, whether or not a fallback runs instead."""
-        noises = zip(self.snapshot_multipliers, self._snapshot_counts(), strict=True)
-        events = [repeat(Gaussian(z).event(), count) for z, count in noises if count]
-        steps = sum(self.lengths())
-        if steps:
-            difference = sampling_of(self.rate).event(Gaussian(self.noise_multiplier).event())
-            events.append(repeat(difference, steps))
-        return sequence(events)
 
     def instability(self, instance: Instance) -> float:
         """nu of the comment at the top of the file; 0 with the noise off or without inner steps."""
@@ -569,6 +535,41 @@ class SVRG(Solver):
     def _falls_back(self, instance: Instance) -> bool:
         """Whether gradient descent runs instead: the stability test fails and `fall_back` allows it."""
         return self.fall_back and not self._is_stable(instance)
+
+    def longest_step(self, instance: Instance) -> float:
+        """The stability limit 2 (1 + b) / L of steps with heavy ball."""
+        return self.gradient_limit(instance, momentum=self.momentum or 0.0)
+
+    def forecast(self, instance: Instance) -> Forecast:
+        """The excess that the last snapshot's noise leaves, and a notice where the stability test fails."""
+        nu, largest = self.instability(instance), self._instability_limit()
+        if self.fallback is not None:
+            found = self.fallback.forecast(instance)
+            why = (
+                f"{self.title} would be unstable here, so gradient descent runs instead: with {self.inner_steps} inner "
+                f"steps and a snapshot share of {self.snapshot_share:.2g} the noise of the differences comes to nu = "
+                f"{nu:.3g}, and it must not exceed {largest:g}. More units or a larger epsilon would help."
+            )
+            return replace(found, notices=(why, *found.notices))
+        passes = descent_defaults.descent_setting(instance, clip=self.clip).steps
+        notices = [*descent_defaults.forecast(instance, steps=passes, clip=self.clip).notices]
+        if self.variant == "paper":
+            notices.append(
+                "variant='paper' releases a fresh gradient in every inner step: it reproduces the published algorithm, "
+                "at a correct price, and is less accurate than variant='once'."
+            )
+        if instance.ridge == 0:
+            notices.append(
+                "the penalty is not strongly convex in every coordinate: variance reduction loses its advantage there, "
+                "and gradient descent may do better."
+            )
+        if not self._is_stable(instance):
+            notices.append(
+                f"the stability test fails (nu = {nu:.3g}, at most {largest:g}): the noise of the differences may grow "
+                "without bound."
+            )
+        excess, meaning = self._predicted_excess(instance)
+        return Forecast(excess=excess, meaning=meaning, notices=tuple(notices))
 
     def _predicted_excess(self, instance: Instance) -> tuple[float | None, str]:
         """0.5 s^2 p / (lam f share_last), an upper estimate of the excess by the last snapshot's noise, and in words.

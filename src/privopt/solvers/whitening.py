@@ -225,6 +225,7 @@ class Whitening(Solver):
         """
         inner = self.inner
         if isinstance(inner, UserGradientDescent):
+            # By user the rule also sets fields of the inner solver, and no release corrects the predictions.
             level_share = self.level_share
             if level_share is None or not instance.is_private:
                 level_share = counts.level_share(instance, self.share)
