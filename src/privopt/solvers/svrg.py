@@ -378,8 +378,8 @@ class SVRG(Solver):
     def in_coordinates(self, coordinates: Coordinates) -> Self:
         """The solver with the clips and the step size of whitened coordinates.
 
-        There one unit's gradient may change by more than the mean gradient, by a factor of up to its row's length, so
-        c = max(1, `clip`); the mean loss is well conditioned, and momentum is not needed.
+        There one unit's gradient may change by up to its row's length times more than the mean gradient, so c is
+        max(1, `clip`); the mean loss is well conditioned, and momentum is not needed.
         """
         if self.fallback is not None:
             return self.with_(fallback=self.fallback.in_coordinates(coordinates))

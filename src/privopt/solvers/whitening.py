@@ -330,7 +330,7 @@ class Whitening(Solver):
         return (2 if self.level_share else 1) + self.inner.releases() + self._releases_after_inner()
 
     def passes(self) -> float:
-        """One each for the second moment and the map of the rows; magnitudes count as none, they read targets alone."""
+        """One each for second moment and map, the inner solver's, the corrections'; magnitudes read targets alone."""
         return 2.0 + self.inner.passes() + self._releases_after_inner()
 
     def matrix_seconds(self, public: Public) -> float:
