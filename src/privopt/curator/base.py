@@ -1,7 +1,11 @@
-"""What a solver sees: the curator, which is asked for releases, prices them first and looks at data second.
+"""The curator: the only object through which a solver reaches private data, and it gives back releases only.
 
-`release` and `iterate` charge the ledger from public quantities only, and a refused release has not touched data. Where
-the answers come from is said by the subclasses in `local.py`, `replay.py` and `dry_run.py`.
+What it keeps of the data between releases, a solver refers to by handles, which hold no value (`handles.py`).
+
+A release goes through five stations, of which only the fourth reads data: checks of classes and public numbers, the
+sensitivity, the charge to the ledger, the noised answer, the line in the transcript. A release that is refused has read
+nothing. Subclasses say where answers come from: from data (`local.py`), from zeros in a dry run without data
+(`dry_run.py`), or from recorded releases (`replay.py`).
 """
 
 import abc
@@ -31,19 +35,24 @@ from privopt.public import Public
 from privopt.queries.base import MeanQuery, Query, Scalar
 from privopt.queries.safeguards import stated_sensitivity
 
+# Told of progress: (name, 1) after a release, (stage, 0) before a stage that may take a while.
 Observer = Callable[[str, int], None]
 
 
 class Curator(StreamKeeper):
-    """What a solver sees. Subclasses say where the answers come from.
+    """Answers the releases of one run on one set of units; see the module. A run may use several curators.
+
+    `blocks`, `allot`, `filtered` and `view` give further curators: on disjoint parts of the units, on a part of the
+    budget, under a privacy filter, on mapped rows. All of them write into the same transcript.
 
     Attributes:
-        public: sizes, bounds and relation of the curator's data.
-        ledger: what was charged; refuses before anything is read.
-        transcript: what was released.
-        lineage: which block of the units this curator answers about; empty for all of them.
-        cut_from: the curator whose units were cut into blocks of which this is one; None for any other.
-        under: the outermost filter that pays for what is released here; None where each release pays for itself.
+        public: sizes, bounds and neighbouring relation of the curator's data.
+        ledger: the sum of the charges; it refuses a charge beyond its budget before any data are read.
+        transcript: all releases of the run so far, in order.
+        lineage: the block of the units that this curator answers about, as a path of blocks within blocks; empty for
+            all units.
+        cut_from: the curator whose `blocks` made this one; None for any other.
+        under: the outermost filter that pays for releases here; None if each release is charged by itself.
     """
 
     cut_from: "Curator | None" = None
@@ -57,13 +66,14 @@ class Curator(StreamKeeper):
         self._observer = observer
         self._streams: dict[int, OpenStream] = {}
 
+    # Releases ----------------------------------------------------------------------------------------------------
     def release(self, query: Query, mechanism: Mechanism, sampling: Sampling = EveryUnit()) -> Array:
         """Release one noised value.
 
         Args:
-            query: what to compute.
-            mechanism: how to noise it, and so what it costs.
-            sampling: which units take part; drawn by the curator.
+            query: the value to compute, with its public points and its sensitivity.
+            mechanism: the noise, relative to the sensitivity, and with it the price.
+            sampling: which units take part: all of them, or a secret sample that the curator draws.
         Returns:
             The released value, shape `query.shape(public)`, float64 (an index for a selection).
         Privacy:
@@ -74,6 +84,7 @@ class Curator(StreamKeeper):
             ValueError: the query's sensitivity is not in the mechanism's norm, or infinite, or the query cannot be
                 sampled; nothing was read or spent.
         """
+        # From public facts alone, up to the charge: a refusal by any of these lines has read no data.
         require_double_precision()
         loops.require_fit(query, mechanism, sampling, self.public)
         self._require_answer(type(query))
@@ -83,6 +94,7 @@ class Curator(StreamKeeper):
         checked_sensitivity(sensitivity, noisy=price != NonPrivateEvent())
         self._require_room(mechanism, query.shape(self.public))
         self.ledger.charge(query.name, event)
+        # Paid: whatever interrupts the answer, the transcript gets a line with the price.
         with self._paid_for([(query.name, mechanism, event, sampling)]):
             released = self._answer(query, mechanism, sampling, sensitivity)
             released_once = np.asarray(released)[None]
@@ -93,7 +105,7 @@ class Curator(StreamKeeper):
     def iterate(
         self, step: loops.Step, state: Any, times: int, *, feeds: Mapping[str, Feed] = MappingProxyType({})
     ) -> Any:
-        """Run `state = step(state, release)` `times` times, priced as a whole before the first.
+        """Run `state = step(state, release)` `times` times, charged as a whole before the first step.
 
         `step` is pure; its only access to data is `release(query, mechanism, sampling)`, and `release(query,
         into=name)`, which feeds a stream of prefix sums and answers with the sum. When every release in it is a sampled
@@ -102,7 +114,7 @@ class Curator(StreamKeeper):
         `__call__`) compiles once for all runs.
 
         Args:
-            step: one step of the solver.
+            step: one step of the solver, with the same release calls in each step.
             state: a pytree of arrays, kept in shape and dtype by `step`.
             times: number of steps, at least 0. Public.
             feeds: the open streams that the steps feed, by name; free, since they were charged when they opened.
@@ -116,10 +128,12 @@ class Curator(StreamKeeper):
         require_double_precision()
         if times == 0:
             return state
+        # One slot per release call of a step, found by tracing the step without data.
         slots = loops.declared_releases(step, state, self.public, feeds, times)
         for slot in slots:
             self._require_answer(slot.kind)
             self._require_room(slot.mechanism, slot.shape)
+        # How many items the loop adds to each stream.
         items = {name: times * sum(slot.feed == name for slot in slots) for name in feeds}
         with self._feeding(feeds, items):
             priced = [slot for slot in slots if not slot.feed]
@@ -137,27 +151,16 @@ class Curator(StreamKeeper):
                 self._observe(slot.name, 1)
         return state
 
-    def _charge_loop(self, slots: Sequence[loops.Slot], times: int) -> None:
-        """Charge for what the steps of a loop release, all of it or nothing."""
-        events = [slot.event() for slot in slots]
-        charges = [event if times == 1 else Repeated(event, times) for event in events]
-        if len(charges) > 1 and not self.ledger.affords(EventSequence(tuple(charges))):
-            names = ", ".join(slot.name for slot in slots)
-            self.ledger.charge(names, EventSequence(tuple(charges)))  # refuses all of them or none
-        for slot, charge in zip(slots, charges, strict=True):
-            self.ledger.charge(slot.name, charge)
-
-    def _compiles(self, slots: list[loops.Slot], feeds: Mapping[str, Feed]) -> bool:
-        """Whether a loop is compiled: by the kind of its releases, and if it feeds from blocks of these units."""
-        own_blocks = all(block.cut_from is self for feed in feeds.values() for block in feed.on)
-        return not self.transcript.eager and own_blocks and loops.compiles(slots, self.public)
+    def affords(self, mechanism: Mechanism, sampling: Sampling = EveryUnit()) -> bool:
+        """Whether the ledger would accept the charge for a release by `mechanism` now."""
+        return self.ledger.affords(sampling.event(mechanism.event()))
 
     def public_seed(self, name: str) -> int:
-        """A public random number of 63 bits, such as the key of random directions, recorded for replay and audit.
+        """A public random number of 63 bits, such as the seed of random directions, recorded in the transcript.
 
         Privacy:
-            Free: drawn from a stream of its own, whoever the units are and whatever was released, so a release may
-            depend on it as on any public number. Noise and samples never come from that stream.
+            Free: it comes from a random stream of its own, independent of the data, the noise and the samples, so a
+            release may depend on it as on any public number.
         """
         seed = int(self._draw_public_seed(name))
         self._record(name, PublicDraw(), NoEvent(), EveryUnit(), [], np.asarray([seed], np.int64))
@@ -165,25 +168,23 @@ class Curator(StreamKeeper):
         return seed
 
     def announce(self, stage: str) -> None:
-        """Tell the observer what begins now and may take a while: (stage, 0). Nothing is charged or released."""
+        """Tell the observer that a stage begins, as (stage, 0), for progress output. Nothing is charged or released."""
         self._observe(stage, 0)
 
-    def affords(self, mechanism: Mechanism, sampling: Sampling = EveryUnit()) -> bool:
-        """Whether a release by `mechanism` would be granted now."""
-        return self.ledger.affords(sampling.event(mechanism.event()))
-
+    # Points and means that the curator keeps ---------------------------------------------------------------------
     @abc.abstractmethod
     def hold(self, query: MeanQuery, *, groups: int | None = None, sample: Stream | None = None) -> Held:
-        """Compute each unit's clipped contribution and keep it. Free: nothing is released.
+        """Compute one clipped vector (a point) per unit or group and keep them here. Free: nothing is released.
 
         Args:
-            query: what is kept. A unit without records, or whose contribution is not finite, has the point 0.
-            groups: C: one contribution for each of C random groups of units instead, see `data.groups`. A group is
-                one unit with the records of all of its own; one without any has the point 0.
-            sample: a stream of `TestedSamples`: the points of a fresh secret sample for it, which it alone answers
-                about. The contributions of all units are computed.
+            query: the contribution that is computed. A unit without records, or whose contribution is not finite, has
+                the point 0.
+            groups: C, if points belong to C random groups of units, see `data.groups`, and not to units. A group counts
+                as one unit with the records of all its members; one without records has the point 0.
+            sample: a stream of `TestedSamples`, if the points are a fresh secret sample for it: it alone answers about
+                them. The contributions of all units are computed all the same.
         Returns:
-            The handle that a `StatisticOfHeld` names them by. The points are kept in a secret random order.
+            A handle, with which a `StatisticOfHeld` query refers to the points. They are kept in a secret random order.
         Privacy:
             Of a drawn block `most_units` rows are kept, which is public; it has more with a probability below 1e-12.
         Raises:
@@ -192,78 +193,27 @@ class Curator(StreamKeeper):
 
     @abc.abstractmethod
     def hold_mean(self, query: MeanQuery) -> HiddenMean:
-        """Compute a mean over all units and keep it. Free: nothing is released.
+        """Compute a mean over all units and keep it here. Free: nothing is released.
 
         Args:
-            query: what is computed, once, however many functions of it are asked for.
+            query: the mean; it is computed once, however many functions of it are released.
         Returns:
-            The handle that a `FunctionOfMean` names it by.
+            A handle, with which a `FunctionOfMean` query refers to the mean.
         Raises:
             ValueError: the query's sensitivity is not argued for, or nobody here can answer it.
         """
 
-    def _mean_handle(self, query: MeanQuery) -> HiddenMean:
-        """A handle to a mean over this curator's units. Needs no data."""
-        self._require_answer(type(query))
-        return HiddenMean(
-            query=query,
-            public=self.public,
-            sensitivity=float(self._sensitivity(query, EveryUnit())),
-            rounding=2.0 * float(rounding_bound(1.0, self.public.n)) / self.public.n,
-        )
-
-    def _handle(self, groups: int | None, sample: Stream | None, seed: int = 0) -> Held:
-        """A handle to points of this curator's data; a stream whose fresh sample they are turns to them."""
-        held = points_for(self, self.public, groups=groups, sample=sample, seed=seed)
-        if sample is not None:
-            self._streams[sample.key].sample.begin(held)
-        return held
-
-    def allot(
-        self, name: str, *, share: float | None = None, rho: float | None = None, plan: Event | None = None
-    ) -> "Curator":
-        """Lend an inner solver a part of the budget; what it does not spend stays with this curator.
-
-        Args:
-            name: who borrows.
-            share: the part, as a fraction of this curator's budget.
-            rho: the part, in zCDP.
-            plan: the part, as a piece of the declared plan.
-        Raises:
-            ValueError: not exactly one of the three was given, or it is not a part of this budget.
-        """
-        return self._related(self._same_units(self.ledger.sub_ledger(name, share=share, rho=rho, plan=plan)))
-
-    def filtered(self, name: str, mechanism: Gaussian) -> "Curator":
-        """Pay for one Gaussian release now, and choose as the run goes which smaller ones are made for it.
-
-        The noise multiplier of each release on the curator that is returned may depend on what was released before; it
-        refuses what would not fit. What is left at the end is not given back: the price is that of `mechanism`.
-
-        Args:
-            name: who spends it.
-            mechanism: noise multiplier z: the releases' costs 1 / (2 z_t^2) may add up to 1 / (2 z^2).
-        Privacy:
-            See `Ledger.gaussian_filter`. Sums of floats may pass the cap by 1e-9 of it. Calibration leaves ten times
-            that; a multiplier given by hand leaves nothing.
-        Raises:
-            BudgetExceeded, PlanMismatch: nothing was spent.
-        """
-        event = mechanism.event()
-        curator = self._related(self._same_units(self.ledger.gaussian_filter(name, event)))
-        if self.under is None:
-            curator.under = FilterMark(self.transcript.next_filter(), event, len(self.lineage))
-        return curator
-
+    # Further curators on the same units or parts of them ---------------------------------------------------------
     def blocks(self, sizes: int | Sequence[int], *, in_order: bool = False) -> list["Curator"]:
-        """Split the units into disjoint blocks, at random or as they came; the dearest block is what is charged.
+        """One curator for each of several disjoint blocks of the units; the most expensive block is charged.
 
-        A declared plan names them as `Parallel`, in order; a block that only feeds a stream has the branch `NoEvent()`.
+        In a plan the blocks are one `Parallel` event, in order; a block that only feeds a stream has the branch
+        `NoEvent()`.
 
         Args:
             sizes: how many blocks of equal size, or the public size of each, see `blocks.block_assignment`.
-            in_order: cut the records in the order in which they were given, such as that of their arrival, in place of
-                a random one. Under replace-one only: where a record leaves, all later ones would change their places.
+            in_order: divide the records in the order in which they were given, such as that of their arrival, and not
+                at random. Under replace-one only: if a record were removed, all later ones would move by one place.
         Raises:
             ValueError: the units have no order that is public.
         """
@@ -279,7 +229,7 @@ class Curator(StreamKeeper):
         return curators
 
     def view(self, row_map: Array | NDArray[np.float64], row_bound: float) -> "Curator":
-        """The same data through a public linear map of its rows, on the same ledger.
+        """A curator on the same units with linearly mapped rows, on the same ledger.
 
         Args:
             row_map: (d, k); a row a becomes `a @ row_map`, then is clipped to `row_bound`. Public or released.
@@ -287,10 +237,58 @@ class Curator(StreamKeeper):
         """
         return self._related(self._mapped_units(np.asarray(row_map, np.float64), row_bound))
 
+    def allot(
+        self, name: str, *, share: float | None = None, rho: float | None = None, plan: Event | None = None
+    ) -> "Curator":
+        """A curator on the same units with a part of the budget, for an inner solver; the rest of it stays here.
+
+        What the inner solver does not spend stays with this curator as well.
+
+        Args:
+            name: of the inner solver, for the ledger.
+            share: the part, as a fraction of this curator's budget.
+            rho: the part, in zCDP.
+            plan: the part, as a piece of the declared plan.
+        Raises:
+            ValueError: not exactly one of the three was given, or it is not a part of this budget.
+        """
+        return self._related(self._same_units(self.ledger.sub_ledger(name, share=share, rho=rho, plan=plan)))
+
+    def filtered(self, name: str, mechanism: Gaussian) -> "Curator":
+        """A curator under a privacy filter: charge one Gaussian release now, choose during the run how to spend it.
+
+        The noise multiplier of each release on the curator that is returned may depend on earlier releases; it refuses
+        a release that would exceed the filter. What is left at the end is not given back: the price is that of
+        `mechanism`.
+
+        Args:
+            name: of the solver that spends it, for the ledger.
+            mechanism: noise multiplier z: the releases' costs 1 / (2 z_t^2) may add up to 1 / (2 z^2).
+        Privacy:
+            See `Ledger.gaussian_filter`. Sums of floats may pass the cap by 1e-9 of it. Calibration leaves ten times
+            that; a multiplier given by hand leaves nothing.
+        Raises:
+            BudgetExceeded, PlanMismatch: nothing was spent.
+        """
+        event = mechanism.event()
+        curator = self._related(self._same_units(self.ledger.gaussian_filter(name, event)))
+        if self.under is None:
+            curator.under = FilterMark(self.transcript.next_filter(), event, len(self.lineage))
+        return curator
+
     def _related(self, curator: "Curator") -> "Curator":
-        """Another curator on the same units, under the same filter."""
+        """Mark a curator on the same units as being of the same block and under the same filter; return it."""
         curator.lineage, curator.under = self.lineage, self.under
         return curator
+
+    # Answers, by subclasses --------------------------------------------------------------------------------------
+    @abc.abstractmethod
+    def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
+        """The noised value, of shape `query.shape(public)`, of a release that was charged."""
+
+    @abc.abstractmethod
+    def _draw_public_seed(self, name: str) -> int:
+        """A fresh public random number of 63 bits; a replay gives back the recorded one."""
 
     @abc.abstractmethod
     def _same_units(self, ledger: Payer) -> "Curator":
@@ -306,11 +304,29 @@ class Curator(StreamKeeper):
     def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> "Curator":
         """A curator on the same units with mapped rows."""
 
-    @abc.abstractmethod
-    def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any: ...
+    def _require_answer(self, kind: type[Query]) -> None:
+        """Refuse queries of a class that this curator's source of answers does not support, by public facts.
 
-    @abc.abstractmethod
-    def _draw_public_seed(self, name: str) -> int: ...
+        Raises:
+            ValueError: it does not support the class.
+        """
+        del kind
+
+    # Loops -------------------------------------------------------------------------------------------------------
+    def _charge_loop(self, slots: Sequence[loops.Slot], times: int) -> None:
+        """Charge for all releases of a loop, or for none: a loop that is not affordable as a whole does not begin."""
+        events = [slot.event() for slot in slots]
+        charges = [event if times == 1 else Repeated(event, times) for event in events]
+        if len(charges) > 1 and not self.ledger.affords(EventSequence(tuple(charges))):
+            names = ", ".join(slot.name for slot in slots)
+            self.ledger.charge(names, EventSequence(tuple(charges)))  # refuses all of them or none
+        for slot, charge in zip(slots, charges, strict=True):
+            self.ledger.charge(slot.name, charge)
+
+    def _compiles(self, slots: list[loops.Slot], feeds: Mapping[str, Feed]) -> bool:
+        """Whether a loop is compiled: by the kinds of its releases, and only if its feeds use blocks of these units."""
+        own_blocks = all(block.cut_from is self for feed in feeds.values() for block in feed.on)
+        return not self.transcript.eager and own_blocks and loops.compiles(slots, self.public)
 
     @abc.abstractmethod
     def _iterate_compiled(
@@ -320,7 +336,8 @@ class Curator(StreamKeeper):
         times: int,
         slots: list[loops.Slot],
         feeds: Mapping[str, Feed],
-    ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]: ...
+    ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
+        """`_iterate_eagerly` as one compiled scan, with the same arguments and results."""
 
     def _iterate_eagerly(
         self,
@@ -330,6 +347,11 @@ class Curator(StreamKeeper):
         slots: list[loops.Slot],
         feeds: Mapping[str, Feed],
     ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
+        """Run a loop that was charged, step by step; the arguments are those of `iterate`, and a step's release calls.
+
+        Returns:
+            The last state; per slot the released values, (times, *shape); per slot the sensitivities, (times,).
+        """
         released: list[list[Any]] = [[] for _ in slots]
         sensitivities: list[list[float]] = [[] for _ in slots]
         for t in range(times):
@@ -341,7 +363,7 @@ class Curator(StreamKeeper):
                 sampling: Sampling = EveryUnit(),
                 *,
                 into: str = "",
-                t: int = t,
+                t: int = t,  # bound now, to the step that this function belongs to
             ) -> Array:
                 nonlocal position
                 loops.require_priced(slots, position, query, mechanism, sampling, into)
@@ -368,18 +390,19 @@ class Curator(StreamKeeper):
     def _answer_in_loop(
         self, slot: int, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar
     ) -> Any:
-        """The answer to the release call number `slot` of an eager loop's step."""
+        """The noised answer to release call number `slot` of a step, in a loop that runs eagerly."""
         del slot
         return self._answer(query, mechanism, sampling, sensitivity)
 
     def _feed_in_loop(self, slot: int, request: StreamRequest) -> tuple[Any, float]:
-        """The prefix sum that the release call number `slot` of a step is answered with, and the item's sensitivity."""
+        """The prefix sum that answers release call number `slot` of a step, and the sensitivity of its item."""
         del slot
         request = request.source.priced_for_stream(request)
         return self._answer_stream(request, self._streams[request.key].state), request.sensitivity
 
+    # Sensitivities, handles and the transcript -------------------------------------------------------------------
     def _sensitivity(self, query: Query, sampling: Sampling) -> Scalar:
-        """The query's sensitivity plus what float64 rounding of the sum can add on both data sets."""
+        """The query's sensitivity plus twice the float64 rounding error of the sum: once per neighbouring data set."""
         if not isinstance(query, MeanQuery):
             return query.sensitivity(self.public, sampling)
         units = expected_units(sampling, self.public.n)
@@ -387,16 +410,25 @@ class Curator(StreamKeeper):
         return sensitivity + 2.0 * rounding_bound(query.radius(), self.public.n) / units
 
     def _exact_sensitivity(self, query: MeanQuery, sampling: Sampling) -> Scalar:
-        """How far one unit can move the mean, before rounding; refused where nobody argues for it."""
+        """The sensitivity of a mean before rounding; refused where it is too small without an argument in its class."""
         return stated_sensitivity(query, self.public, sampling)
 
-    def _require_answer(self, kind: type[Query]) -> None:
-        """Refuse queries of a class that nobody here can answer, from public facts.
+    def _mean_handle(self, query: MeanQuery) -> HiddenMean:
+        """A handle to a mean over this curator's units, with its sensitivity. Needs no data."""
+        self._require_answer(type(query))
+        return HiddenMean(
+            query=query,
+            public=self.public,
+            sensitivity=float(self._sensitivity(query, EveryUnit())),
+            rounding=2.0 * float(rounding_bound(1.0, self.public.n)) / self.public.n,
+        )
 
-        Raises:
-            ValueError: nobody can.
-        """
-        del kind
+    def _handle(self, groups: int | None, sample: Stream | None, seed: int = 0) -> Held:
+        """A handle to points of this curator's units; if they are a stream's fresh sample, the stream moves to them."""
+        held = points_for(self, self.public, groups=groups, sample=sample, seed=seed)
+        if sample is not None:
+            self._streams[sample.key].sample.begin(held)
+        return held
 
     def _record(
         self,
@@ -409,10 +441,17 @@ class Curator(StreamKeeper):
         scales: Sequence[float] | NDArray[np.float64] | None = None,
         about: Any = None,
     ) -> None:
+        """Add a line to the transcript: one release, or all releases of one call in a loop.
+
+        `released` has the values of all these releases, (count, *shape), and `sensitivities` one number per release. So
+        has `scales`, the scales of the noise; for Gaussian and Laplace noise they are computed here.
+        """
         sensitivity = np.asarray(sensitivities, np.float64).reshape(-1)
         scale = None if scales is None else np.asarray(scales, np.float64)
         if isinstance(mechanism, Gaussian | Laplace):
-            silent = mechanism.noise_multiplier == 0  # and the sensitivity may be infinite
+            silent = (
+                mechanism.noise_multiplier == 0
+            )  # then the sensitivity may be infinite, and 0 times it no number
             scale = np.zeros_like(sensitivity) if silent else mechanism.noise_multiplier * sensitivity
         self.transcript.append(
             Release(
@@ -432,9 +471,10 @@ class Curator(StreamKeeper):
         )
 
     def _is_exact(self, mechanism: Any) -> bool:
-        """Whether the noise of this mechanism's releases is exact here."""
+        """Whether this mechanism's noise is drawn exactly, as integers, from this run's source of noise."""
         return self.transcript.exact_noise and bool(mechanism.exact)
 
     def _observe(self, name: str, count: int) -> None:
+        """Tell the observer, if there is one; see `Observer`."""
         if self._observer is not None:
             self._observer(name, count)

@@ -1,4 +1,17 @@
-"""Noisy exponentiated gradient for games: dual averaging whose gradients are released with Gaussian noise."""
+"""Noisy exponentiated gradient for games: both players play the softmax of averages of noisy released gradients.
+
+Solves min_x max_y F(x, y) over two polytopes given by their vertices, F(x, y) = (1/n) sum over units of f(x, y; unit),
+convex in x and concave in y. With T rounds t = 0, ..., T - 1 and weights w_t = t + 1, for each player P with m vertices
+
+    play_P  = softmax(-s t^p G_P)                     (m,), weights on the vertices; uniform at t = 0
+    g_P     = released mean of the units' clipped gradients along the vertices at the plays, (m,); of -f for y
+    G_P    += (g_P - G_P) w_t / (w_0 + ... + w_t)     average of the released gradients so far
+    out_P  += (play_P - out_P) w_t / (w_0 + ... + w_t)
+
+and the result is (out_x, out_y). A gradient is clipped less its mean over the vertices, which no softmax sees. The last
+round releases nothing, so each player has T - 1 releases. The loop is in `games.rounds`, the defaults are in
+`planning.sampled_dual_averaging`.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,15 +24,18 @@ from privopt.problems.saddle import Who
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyExponentiatedGradient(DualAveraging):
-    """`SampledDualAveraging` with both players noised: they play the dense softmax of noisy average gradients.
+    """Dual averaging in which both players release their gradients with Gaussian noise; see the module.
 
-    A baseline, and the better choice for few vertices: the noise in a gradient is proportional to the l2 norm of a
-    unit's, which grows with the root of the number of vertices.
+    In `SampledDualAveraging` players release drawn vertices instead. This form is a baseline, and better for few
+    vertices: its noise is proportional to the l2 norm of one unit's gradient, which grows with sqrt(m).
 
     Attributes:
-        x, y: how each player moves; a clip below the longest possible gradient reads the records in each round.
+        x, y: each player's s (`scale`), clipping norm C and noise multiplier. For a bilinear game with held mean
+            payoffs a round reads no records, unless C is below sqrt(m) times the half-range of a unit's payoffs.
     Guarantee:
-        Gaussian releases, for any records and payoffs; exactly priced.
+        (epsilon, delta)-DP under the curator's relation, for any records and payoffs: Gaussian releases of l2
+        sensitivity at most factor * C / n, one per round and player, composed exactly. With one pass each batch of B
+        units serves one round, with B in place of n.
     Source:
         Kivinen, Warmuth 1997 (exponentiated gradient); Bassily, Guzman, Menart 2023 (with noise, for saddle points).
     """
@@ -30,5 +46,5 @@ class NoisyExponentiatedGradient(DualAveraging):
     y: Noised = field(default_factory=Noised)
 
     def moves(self) -> Mapping[Who, Move]:
-        """See `x` and `y`."""
+        """The settings of both players."""
         return {"x": self.x, "y": self.y}

@@ -1,5 +1,12 @@
 """Phases of one-pass SGD on random groups of users; a private mean of the groups' iterates ends each phase.
 
+Minimises F(w) + r(w) over a closed convex set, F the mean loss of the users' records. In phase i = 0, 1, ..., from w_i,
+
+    for each of C_i random groups j of users:
+        x = w_i;  for each record of the group once:  x = project(prox(x - eta_i grad f(x; record)))
+        y_j = mean of the iterates x
+    w_{i+1} = private mean of y_1, ..., y_C                  the only releases; `mode` says which mean
+
 Source: Lowy, Liu, Asi 2024, Algorithm 1.
 """
 
@@ -36,52 +43,58 @@ from privopt.solvers.norm_quantile import NormQuantile
 from privopt.status import Status
 
 # ---- Rules and forecast of phased SGD on groups of users ---------------------------------------------------
-# With n users of m typical records, p parameters, C groups, T = n m / C steps a pass, step sizes eta_i = eta 2^(-p i):
+# With n users of m typical records, d parameters, C groups, T = n m / C steps per pass, step sizes eta_i = eta 2^(-p i)
+# and disjoint phases with users proportional to 2^(-q i); L and L0 the smoothness and the largest gradient norm of one
+# record's loss, lam the smoothness of the penalty:
 #
-#     groups      C = n / ceil(30 / m): about 30 records a group, or one user
+#     groups      C = n / ceil(30 / m): about 30 records per group, or one user
 #     step size   eta = 1.5 / (L + lam), three quarters of what one record's loss allows
 #     phases      3, and 4 at most: later ones only add the risk of a failed test
 #     radius      0.8 R 2^-i around the phase's start, R the distance to the optimum
-#     spread      0.28 eta_i L0 sqrt(T) / sqrt(1 + eta_i L T / 40): where the groups' mean iterates are expected around
-#                 their own mean; 95 % of them were within 0.25 on generated logistic regressions, T from 30 to 300
+#     spread      0.28 eta_i L0 sqrt(T) / sqrt(1 + eta_i L T / 40): the distance from their own mean within which the
+#                 groups' mean iterates are expected; with 0.25 for 0.28 it held for 95 % of them on generated logistic
+#                 regressions, T from 30 to 300
 #
-# In theory two passes from one start end within eta L sqrt(T) (4 + 8 sqrt(2 ln(1 / zeta))) of each other with
-# probability 1 - zeta (scalar Azuma with stopping; the dimension does not enter), and the number of groups that
-# balances statistics and privacy is C* = s c sqrt(2^(p+q) d / (2 rho)) for noise s c eta L sqrt(T) / (C sqrt(2 rho)).
-# The paper's constants (C = 100 log(20 n m e^eps / delta) / eps groups, tau = 1000 eta L sqrt(T) log(n d m)) need n =
-# 1.7e5 users at m = 100, epsilon = 1, delta = 1e-6. Utility only.
+# In theory two passes from one start end within eta L0 sqrt(T) (4 + 8 sqrt(2 ln(1 / zeta))) of each other with
+# probability 1 - zeta (scalar Azuma with stopping; the dimension does not enter). With rho the zCDP cost of one phase,
+# c the spread over eta L0 sqrt(T) and noise of standard deviation s c eta L0 sqrt(T) / (C sqrt(2 rho)) per coordinate,
+# the number of groups that balances statistical error and noise is C* = s c sqrt(2^(p+q) d / (2 rho)).
+# The paper's constants (C = 100 log(20 n m e^eps / delta) / eps groups, accepted points within tau = 1000 eta L0
+# sqrt(T) log(n d m)) need n = 1.7e5 users at m = 100, epsilon = 1, delta = 1e-6. Utility only.
 #
 # Source:
-#     Lowy, Liu, Asi 2024, Theorem 2.1 and Lemma 2.3, with constants of ours.
+#     Lowy, Liu, Asi 2024, Theorem 2.1 and Lemma 2.3 (their L is L0 here), with constants of ours.
 RECORDS_OF_A_GROUP = 30
 STEP_FACTOR = 1.5
 PHASES = 3
-RADIUS_SHARE = 0.8  # k: of the distance that is left, how much one phase may go
-SPREAD, CONTRACTION = 0.28, 40.0
-QUANTILE_SHARE, QUANTILE_STEPS, LEAST_RADIUS = 0.1, 10, 1e-3  # of a private radius, where one is asked for
-PAPER_RADIUS = 2.0  # tau over the spread: two points that far from their mean may be that far apart
+RADIUS_SHARE = 0.8  # the radius of a phase over the distance R 2^-i that is expected to be left
+SPREAD, CONTRACTION = 0.28, 40.0  # the factor of the spread; T eta_i L at which contraction halves its square
+# For `radius_quantile`: the share of a phase's rho and the number of its counts, and the least radius over the largest.
+QUANTILE_SHARE, QUANTILE_STEPS, LEAST_RADIUS = 0.1, 10, 1e-3
+PAPER_RADIUS = 2.0  # tau over the spread: points within the spread of their mean are at most twice it apart
 
 
 def group_units(public: Public) -> int:
-    """ceil(30 / m) users."""
+    """The number of users in a group: ceil(30 / m), so that a group has about 30 records or more."""
     return math.ceil(RECORDS_OF_A_GROUP / public.typical_records)
 
 
 def balanced_groups(*, cost: float, spread: float, decay: float, dimensions: int, rho: float) -> float:
-    """C*, about sqrt(d) / epsilon: the number of groups at which statistics and privacy cost the same.
+    """C*, about sqrt(d) / epsilon: the number of groups that balances statistical error and noise in the bound.
 
     Args:
-        cost: s, the aggregator's noise over spread / (C sqrt(2 rho)); 2 around a known centre.
-        spread: c, the spread of the groups over eta L sqrt(T).
-        decay: p + q, by which step sizes and users shrink from phase to phase.
-        dimensions: number of parameters.
-        rho: of one phase.
+        cost: s, the standard deviation of the mean's noise per coordinate over spread / (C sqrt(2 rho)); 2 around a
+            known centre.
+        spread: c, the spread of the groups over eta L0 sqrt(T).
+        decay: p + q, the exponents by which step sizes and users shrink from phase to phase.
+        dimensions: d, the number of parameters.
+        rho: zCDP cost of one phase.
     """
     return cost * spread * math.sqrt(2.0**decay * dimensions / (2.0 * rho))
 
 
 def paper_groups(n: int, m: float, epsilon: float, delta: float) -> float:
-    """100 log(20 n m e^eps / delta) / eps, as printed."""
+    """The paper's number of groups, 100 log(20 n m e^eps / delta) / eps, as printed."""
     return 100.0 * (math.log(20.0 * n * m / delta) + epsilon) / epsilon
 
 
@@ -90,15 +103,15 @@ class QuantileMean(PrivateMean):
     """A clipped mean whose radius is a released quantile of the points' distances from the centre.
 
     Attributes:
-        quantile: how the radius is found.
-        noise: of the mean.
+        quantile: the mechanism that releases the radius, by bisection on noisy counts.
+        noise: of the mean, over its sensitivity at that radius.
     """
 
     quantile: NormQuantile
     noise: Gaussian
 
     def event(self) -> Event:
-        """The counts of the quantile, and the mean."""
+        """The event of the counts and of the mean, composed."""
         return sequence((self.quantile.event(), self.noise.event()))
 
     def scaled(self, factor: float) -> Self:
@@ -107,7 +120,7 @@ class QuantileMean(PrivateMean):
         return replace(self, quantile=self.quantile.scaled(factor), noise=noise)
 
     def check(self, points: int, *, replaced: bool) -> None:
-        """Any points will do."""
+        """Accept any number of points."""
         del points, replaced
 
     def release(self, curator: Curator, held: Held, centre: Array) -> MeanRelease:
@@ -117,16 +130,16 @@ class QuantileMean(PrivateMean):
 
 
 class Phase(NamedTuple):
-    """What one phase runs with, all of it public."""
+    """The public settings of one phase."""
 
     groups: int  # C_i
-    step_size: float  # eta_i
-    mean: PrivateMean
+    step_size: float  # eta_i, params^2 / objective units
+    mean: PrivateMean  # of the groups' mean iterates
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhasedGroupSGD(Solver):
-    """Linear time: each group of users passes once over its records, and the mean of the groups' iterates is released.
+    """Phased SGD on groups of users, in one pass per phase; see the module for the algorithm.
 
     Attributes:
         noise_multiplier: z of a phase: of its test and its released mean together, where both are Gaussian.
@@ -186,22 +199,22 @@ class PhasedGroupSGD(Solver):
     after_failure: Literal["clip", "halt"] = choice("clip")
 
     def default_groups(self, instance: Instance) -> int:
-        """C, of all n users."""
+        """C of all n users: n over the users of a group, at least 2."""
         return max(2, instance.public.n // group_units(instance.public))
 
     def default_phases(self, instance: Instance) -> int:
-        """Three; of disjoint ones with a test, as many as there are groups enough for the last."""
+        """Three, or fewer if the phase with the fewest groups would have too few of them for its test."""
         wanted = PHASES
-        while wanted > 1 and self.tests and not self.with_(phases=wanted)._has_room(instance):
+        while wanted > 1 and self.tests and not self.with_(phases=wanted)._has_enough_groups(instance):
             wanted -= 1
         return wanted
 
     def default_smoothness(self, instance: Instance) -> float:
-        """L + lam, of one record's loss."""
+        """L + lam, the smoothness of one record's loss and of the penalty."""
         return descent_defaults.smoothness(instance) + instance.penalty_smoothness
 
     def default_step_size(self, instance: Instance) -> float:
-        """eta of the first phase."""
+        """eta of the first phase, 1.5 / (L + lam)."""
         del instance
         return STEP_FACTOR / self.smoothness
 
@@ -216,7 +229,7 @@ class PhasedGroupSGD(Solver):
         return phases.bad_event_delta(instance, self, 1) if self.tests else 0.0
 
     def default_test_share(self, instance: Instance) -> float:
-        """The test's part of a phase's rho: that of the least noise, for the phase of the fewest groups.
+        """The test's part of a phase's rho that leaves the least noise in the mean, for the phase of the fewest groups.
 
         Raises:
             BudgetTooSmall: there are too few groups for the noise of a test.
@@ -226,7 +239,7 @@ class PhasedGroupSGD(Solver):
         return self._stable_plan(instance).share
 
     def default_search_epsilon(self, instance: Instance) -> float:
-        """Of the search of a phase's spread: that of the least noise, for the phase of the fewest groups.
+        """The epsilon of the search of a phase's spread that leaves the least noise, for the fewest groups.
 
         Raises:
             BudgetTooSmall: there are too few groups for the noise of a search.
@@ -243,45 +256,48 @@ class PhasedGroupSGD(Solver):
 
     @property
     def tests(self) -> bool:
-        """Whether a phase asks before it releases."""
+        """Whether a phase releases its mean only after a private test of the groups' iterates."""
         return self.mode != "clip"
 
     @property
     def mean_multiplier(self) -> float:
-        """Of a phase's released mean, over its sensitivity."""
+        """The noise multiplier of a phase's released mean.
+
+        If test or radius spend the share a of the phase's rho, it is z / sqrt(1 - a).
+        """
         share = self.test_share if self.mode in ("stable", "paper") else 0.0
         if self.mode == "clip" and self.radius_quantile is not None:
             share = QUANTILE_SHARE
         return self.noise_multiplier / math.sqrt(1.0 - share)
 
     def means(self, public: Public) -> tuple[PrivateMean, ...]:
-        """How each phase averages."""
+        """The private mean of each phase, with its radius, spread and noise."""
         return tuple(
             self._mean(radius, spread)
             for radius, spread in zip(self.radii(), self.spreads(public), strict=True)
         )
 
     def event(self, public: Public) -> Event:
-        """The phases, on all users one after the other, or each on its own."""
+        """The composition of the phases: sequential on all users, parallel on disjoint blocks of users."""
         events = tuple(mean.event() for mean in self.means(public))
         return sequence(events) if self.reuse or not events else Parallel(events)
 
     def releases(self) -> int:
-        """The mean of every phase, and its test."""
+        """Per phase the mean, and its test or the counts for its radius."""
         if self.mode == "clip" and self.radius_quantile is not None:
             return self.phases * (1 + QUANTILE_STEPS)
         return self.phases * (2 if self.tests else 1)
 
     def passes(self) -> float:
-        """One a phase, over those who take part."""
+        """One per phase on all users; together one on disjoint blocks."""
         return float(self.phases) if self.reuse else float(min(self.phases, 1))
 
     def held_numbers(self, problem: Problem, public: Public) -> int:
-        """A move of every group of a phase."""
+        """One vector per group of the largest phase, y_j - w_i."""
         return max(self.groups_of(public.n), default=0) * math.prod(problem.parameter_shape(public))
 
     def configure(self, instance: Instance) -> Self:
-        """Derive what was left open, calibrate the noise, and refuse means that the groups are too few for."""
+        """Derive the open fields, calibrate the noise, and refuse phases with too few groups for their mean."""
         solver = super().configure(instance)
         counts = solver.groups_of(instance.public.n)
         for mean, count in zip(solver.means(instance.public), counts, strict=True):
@@ -289,18 +305,22 @@ class PhasedGroupSGD(Solver):
         return solver
 
     def forecast(self, instance: Instance) -> Forecast:
-        """The bound of the localised regret with the noise that will be added, and what theory would choose."""
+        """The bound by localised regret with the noise that will be added, and the balanced number of groups.
+
+        With T_i steps per pass and s_i the noise of phase i per coordinate, l phases: R^2 / (2 eta_0 T_0)
+        + sum_i eta_i L0^2 / 2 + sum_{i > 0} d s_{i-1}^2 / (2 eta_i T_i) + L0 sqrt(d) s_{l-1}.
+        """
         public = instance.public
         if self.phases == 0:
             return Forecast()
-        loss, eta, stddevs = self.gradient_norm, self._phase_step_sizes(), self._noise_stddevs(public)
+        L0, eta, stddevs = self.gradient_norm, self._phase_step_sizes(), self._noise_stddevs(public)
         sizes = zip(phases.users_of(self, public.n), self.groups_of(public.n), strict=True)
         steps = [users / count * public.typical_records for users, count in sizes]
         excess = self.distance**2 / (2.0 * eta[0] * steps[0])
-        excess += math.fsum(one * loss**2 / 2.0 for one in eta)
+        excess += math.fsum(eta_i * L0**2 / 2.0 for eta_i in eta)
         for i in range(1, self.phases):
             excess += instance.parameters * stddevs[i - 1] ** 2 / (2.0 * eta[i] * steps[i])
-        excess += loss * math.sqrt(instance.parameters) * stddevs[-1]
+        excess += L0 * math.sqrt(instance.parameters) * stddevs[-1]
         found = Forecast(
             excess=instance.capped(excess),
             meaning="the bound for convex smooth losses, clipping left out; an upper estimate, often 10 times too high",
@@ -308,10 +328,10 @@ class PhasedGroupSGD(Solver):
         return self._with_indicators(found, instance)
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
-        """Algorithm 1; see the class for where it differs."""
+        """Algorithm 1; see the class for the differences. Points are y_j - w_i, so their centre is 0."""
         params, status = start, Status.FINISHED
         for part, phase in self._phases(curator):  # lines 3 to 5
-            moved = LocalPass(
+            local_pass = LocalPass(
                 loss=problem.loss,
                 regulariser=problem.regulariser,
                 constraint=problem.constraint,
@@ -320,8 +340,8 @@ class PhasedGroupSGD(Solver):
                 clip=math.inf,
                 returns="average",
             )
-            held = part.hold(moved, groups=phase.groups)  # lines 6 to 10
-            centre = jnp.zeros(params.size)  # points are held as distances from the start
+            held = part.hold(local_pass, groups=phase.groups)  # lines 6 to 10
+            centre = jnp.zeros(params.size)
             released = phase.mean.release(part, held, centre)  # lines 11 to 25
             if released.status is Status.HALTED:  # line 22, but what is private already is returned
                 return Outcome(params, Status.HALTED)
@@ -332,6 +352,7 @@ class PhasedGroupSGD(Solver):
         return Outcome(params, status)
 
     def _phases(self, curator: Curator) -> Iterator[tuple[Curator, Phase]]:
+        """Each phase with the curator of its users: all of them, or a block of their own."""
         public = curator.public
         sizes = phases.users_of(self, public.n)
         parts = [curator] * self.phases if self.reuse or not sizes else curator.blocks(sizes)
@@ -340,6 +361,7 @@ class PhasedGroupSGD(Solver):
         yield from zip(parts, planned, strict=True)
 
     def _mean(self, radius: float, spread: float) -> PrivateMean:
+        """The private mean of `mode` for a phase of this radius and this expected spread, in parameter units."""
         noise = Gaussian(self.mean_multiplier)
         fallback = radius if self.after_failure == "clip" else None
         if self.mode == "clip" and self.radius_quantile is not None:
@@ -369,19 +391,19 @@ class PhasedGroupSGD(Solver):
         return StableMean(spread=spread, test=test, noise=noise, outliers=OUTLIERS, fallback=fallback)
 
     def groups_of(self, n: int) -> tuple[int, ...]:
-        """C_i of every phase: as many users a group in each of them, at least two groups."""
+        """C_i of each phase: groups of the same size in all phases, at least two."""
         return tuple(max(2, self.groups * users // n) for users in phases.users_of(self, n))
 
     def _phase_step_sizes(self) -> tuple[float, ...]:
-        """eta_i = eta 2^(-p i)."""
+        """eta_i = eta 2^(-p i) of each phase."""
         return tuple(self.step_size * 2.0 ** (-self.step_decay * i) for i in range(self.phases))
 
     def radii(self) -> tuple[float, ...]:
-        """0.8 R 2^-i."""
+        """The clipping radius 0.8 R 2^-i of each phase, in parameter units."""
         return tuple(RADIUS_SHARE * self.distance * 0.5**i for i in range(self.phases))
 
     def spreads(self, public: Public) -> tuple[float, ...]:
-        """b*_i, where the groups' mean iterates are expected around their own mean."""
+        """b*_i of each phase: the distance from their own mean at which the groups' mean iterates are expected."""
         sizes = zip(phases.users_of(self, public.n), self.groups_of(public.n), strict=True)
         steps = (users / count * public.typical_records for users, count in sizes)
         return tuple(
@@ -393,7 +415,7 @@ class PhasedGroupSGD(Solver):
         )
 
     def _stable_plan(self, instance: Instance) -> StableMeanPlan:
-        """What `plan_stable_mean` says of the phase of the fewest groups."""
+        """The plan of the stable mean for the phase of the fewest groups."""
         delta = phases.BAD_EVENTS * instance.budget.delta
         return plan_stable_mean(
             points=min(self.groups_of(instance.public.n)),
@@ -404,16 +426,17 @@ class PhasedGroupSGD(Solver):
         )
 
     def _noise_stddevs(self, public: Public) -> tuple[float, ...]:
-        """The noise of each phase's mean a coordinate."""
+        """The standard deviation of the noise in each phase's mean, per coordinate: 2 c_i z / C_i at radius c_i."""
         counts = self.groups_of(public.n)
         multiplier = self.mean_multiplier
         if self.mode == "clip":
             lengths = self.radii()
-        else:  # around an unknown centre: a ball a fifth to a half wider than the spread
+        else:  # around an unknown centre, whose ball is a fifth to a half wider than the spread
             lengths = tuple(1.3 * spread for spread in self.spreads(public))
         return tuple(2.0 * length * multiplier / count for length, count in zip(lengths, counts, strict=True))
 
     def _with_indicators(self, found: Forecast, instance: Instance) -> Forecast:
+        """The forecast with the balanced and the planned number of groups, and a notice on the search."""
         if not instance.is_private:
             return found
         best = balanced_groups(
@@ -434,7 +457,7 @@ class PhasedGroupSGD(Solver):
             )
         return Forecast(excess=found.excess, meaning=found.meaning, indicators=indicators, notices=notices)
 
-    def _has_room(self, instance: Instance) -> bool:
+    def _has_enough_groups(self, instance: Instance) -> bool:
         """Whether the phase of the fewest groups has enough of them for its test."""
         if not instance.is_private:
             return True

@@ -1,8 +1,13 @@
 """Single-pass O2NC: near-stationary points of losses that need be neither smooth nor convex, every unit read once.
 
-Minimises F(x) + r(x), F the mean loss of the units and r smooth. Every step has a batch of its own. With variance
-reduction a step asks for the change of the gradient since the last one, and the sums of these changes carry noise that
-is correlated over a period of steps; all periods share one stream, charged as one release.
+Minimises F(x) + r(x), F the mean loss of the n units and r smooth. The points z_t and the steps are those of
+`solvers.o2nc`; here each step has a batch of its own, one of T disjoint random parts of the units, and the gradient is
+
+    without variance reduction    g_t = release(mean over batch t of the clipped gradient at z_t)
+    with it, in periods of S      g_t = prefix sum, since the start of the period, of a clipped gradient at its first
+                                  point and the clipped changes of the gradient from z_{t-1} to z_t at the others
+
+The prefix sums carry noise that is correlated over a period; all periods share one stream, charged as one release.
 
 Source: Kornowski, Liu, Talwar 2024, Algorithms 2, 3 and 5.
 """
@@ -50,27 +55,29 @@ from privopt.solvers.online_to_nonconvex import opened, public_numbers, result, 
 from privopt.solvers.stepwise import StepwiseSolver
 
 # ---- Defaults, batches, correlated noise and forecast of single-pass O2NC ----------------------------------
-# Every unit is in one batch. With variance reduction S steps make a period: a gradient on a large batch, then changes
-# of it on small ones, all of a run's periods in one stream. Without, S = 1 and all batches are alike.
+# Every unit is in at most one batch. With variance reduction S steps make a period: a gradient on a batch of B1 units,
+# then its changes on batches of B2. Without, S = 1 and all T batches have B1 = floor(n / T) units.
 #
 #     P = ceil(T / S) periods,  B1 = floor(share n / P),  B2 = floor((n - P B1) / (T - P))
-#     s_1 = factor C / B1,      s_2 = factor c / B2,      c the longest change of a unit over a step of D_max
+#     s_1 = factor C / B1,      s_2 = factor c / B2       the sensitivities of a period's first item and of the others
 #
-# The strategy that correlates a period's noise is the optimum for items of sensitivities s_1, s_2, ..., s_2; only their
-# ratio enters. The changes' true sensitivities follow the realised, public, distances between points and are smaller.
+# C is the clipping norm of a gradient, c that of a change over the longest possible distance between two points in a
+# row. The strategy (the lower triangular matrix that correlates a period's noise) is the optimum for items of these
+# sensitivities; only their ratio enters. The true sensitivities of changes follow the actual distances between points,
+# which are public, and are smaller.
 #
 # Source:
 #     Kornowski, Liu, Talwar 2024, Algorithms 3 and 5; Denisov, McMahan, Rush, Smith, Thakurta 2022 (the strategy). The
 #     defaults were chosen on generated problems; utility only.
 STEPS = 60
 PERIOD = 4
-SMOOTHING = 1.0 / 64.0  # of the distance
-REDUCED_SMOOTHING = 1.0 / 8.0  # likewise, with variance reduction, which needs changes shorter than gradients
-LARGEST_OPTIMUM = 512  # items of a period
+SMOOTHING = 1.0 / 64.0  # radius of the smoothing ball, over the distance R
+REDUCED_SMOOTHING = 1.0 / 8.0  # the same with variance reduction, which needs changes shorter than gradients
+LARGEST_OPTIMUM = 512  # items of a period, up to which the optimal strategy is computed
 
 
 def as_bands(strategy: Strategy) -> Banded:
-    """A strategy, stored as its diagonals."""
+    """A strategy (S, S) as a banded matrix with all its S diagonals."""
     if isinstance(strategy, Banded):
         return strategy
     return Banded(np.stack([np.pad(np.diagonal(strategy, -lag), (0, lag)) for lag in range(len(strategy))]))
@@ -78,7 +85,7 @@ def as_bands(strategy: Strategy) -> Banded:
 
 @dataclass(frozen=True, kw_only=True)
 class SinglePassO2NC(StepwiseSolver):
-    """O2NC in one pass over disjoint random batches.
+    """O2NC in one pass over disjoint random batches; see the module for the gradients.
 
     Attributes:
         steps: T, rounded down to whole windows; 0 returns the start and spends nothing.
@@ -140,7 +147,7 @@ class SinglePassO2NC(StepwiseSolver):
     strategy: Literal["optimum", "blocks"] = choice("optimum")
 
     def default_steps(self, instance: Instance) -> int:
-        """T: few, since the units are shared among them."""
+        """T: at most 60, fewer for few units, which are divided among the steps."""
         return min(STEPS, instance.public.n // (4 if self.variance_reduction else 2))
 
     def default_window(self, instance: Instance) -> int:
@@ -154,7 +161,7 @@ class SinglePassO2NC(StepwiseSolver):
         return self.distance * o2nc.GUARANTEE_RADIUS
 
     def default_smoothing(self, instance: Instance) -> float:
-        """The radius of the ball over which the loss is averaged."""
+        """The radius of the ball over which the loss is averaged, in parameter units."""
         share = REDUCED_SMOOTHING if self.variance_reduction else SMOOTHING
         return gradient_changes.smoothing(self, instance, share)
 
@@ -179,13 +186,13 @@ class SinglePassO2NC(StepwiseSolver):
         return gradient_changes.slope_clip(self, instance)
 
     def default_period(self, instance: Instance) -> int:
-        """S: 4, or 1 where a change can be no shorter than a gradient."""
+        """S: 4, or 1 where the clipping norm of a change is not below that of a gradient."""
         if not self.variance_reduction:
             return 1
-        return PERIOD if self._longest_change(instance.parameters) < 1.0 else 1
+        return PERIOD if self._relative_change_clip(instance.parameters) < 1.0 else 1
 
     def check(self) -> None:
-        """A period of several steps is variance reduction."""
+        """Refuse a period of several steps without variance reduction."""
         if self.is_set("period") and self.period > 1 and not self.variance_reduction:
             raise ValueError(
                 f"period={self.period} releases changes of gradients: give variance_reduction=True with it, or "
@@ -193,15 +200,15 @@ class SinglePassO2NC(StepwiseSolver):
             )
 
     def forecast(self, instance: Instance) -> Forecast:
-        """The theorems' bounds and notices; no prediction of the excess."""
+        """The theorems' bounds on the gradient, and notices; no prediction of the excess."""
         meaning = "the method says where the loss is flat, not how far the result is from a minimum"
         found = gradient_changes.few_directions(self, instance)
         if not instance.is_private:
             return Forecast(meaning=meaning, notices=(NOISE_IS_OFF, *found))
         found = (*large_delta(instance), *found)
         noise = self.noise_of_steps(instance.public, instance.parameters)
-        squares = instance.parameters * float(np.mean(noise**2)) if len(noise) else 0.0
-        if squares > o2nc.FAINT * self.clip**2 * self.window:
+        noise_square = instance.parameters * float(np.mean(noise**2)) if len(noise) else 0.0
+        if noise_square > o2nc.FAINT * self.clip**2 * self.window:
             found += (
                 "the noise of a window of steps is more than ten times the clip: one pass over so few units says next "
                 "to nothing. A method that passes over the data many times (o2nc) has far less noise.",
@@ -221,7 +228,7 @@ class SinglePassO2NC(StepwiseSolver):
         )
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
-        """Smooth penalties, no constraint set, and a loss that has such estimates."""
+        """Smooth penalties, no constraint set, at least two units per batch, and a loss for the estimate."""
         refused = super().applicable(problem, public)
         if refused is not None:
             return refused
@@ -231,21 +238,26 @@ class SinglePassO2NC(StepwiseSolver):
 
     @property
     def rounds(self) -> int:
-        """T, in whole windows."""
+        """T, rounded down to whole windows."""
         return whole_blocks(self.steps, self.window)[0]
 
     @property
     def reduces(self) -> bool:
-        """Whether any step asks for a change."""
+        """Whether any step releases a change of the gradient, so that the run has a stream."""
         return self.period > 1 and self.rounds > 1
 
     def stream(self, n: int, parameters: int) -> PrefixSum:
-        """The noise of all periods, one after the other."""
+        """The mechanism of the prefix sums: the periods' strategies in one block-diagonal matrix.
+
+        Args:
+            n: number of units.
+            parameters: p, number of entries of the gradient.
+        """
         strategy = self._run_strategy(n, parameters)
         return PrefixSum(strategy=strategy, noise_multiplier=self.noise_multiplier)
 
     def plan(self, instance: Instance) -> Plan:
-        """The plan, refused where there is no room for the noise of the sums."""
+        """The plan; refused where the noise of the sums cannot be drawn exactly, as integers."""
         solver, n = self.configure(instance), instance.public.n
         entries = math.prod(instance.problem.parameter_shape(instance.public))
         if solver.reduces:
@@ -253,7 +265,7 @@ class SinglePassO2NC(StepwiseSolver):
         return super().plan(instance)
 
     def event(self, public: Public) -> Event:
-        """The stream, charged when it opens, and blocks that feed it; or a release on every block."""
+        """One Gaussian release on each of T disjoint batches; or one for the whole stream, which the batches feed."""
         total, once = self.rounds, Gaussian(self.noise_multiplier).event()
         if not total:
             return NoEvent()
@@ -263,24 +275,24 @@ class SinglePassO2NC(StepwiseSolver):
         return Sequence((once, Parallel((NoEvent(),) * total)))
 
     def releases(self) -> int:
-        """One a step, and the opening of the stream if there is one."""
+        """One per step, and the opening of the stream if there is one."""
         return self.rounds + (1 if self.rounds and self.reduces else 0)
 
     def passes(self) -> float:
-        """One over all batches, at two points where there are changes."""
+        """One in all; the batches of changes, 1 - share of the units, are evaluated at two points."""
         if not self.rounds:
             return 0.0
         return 2.0 - self.share if self.reduces else 1.0
 
     def loss_values(self, problem: Problem, public: Public) -> float:
-        """Of estimates from values, two along each direction for every record that a step asks."""
+        """Two per direction, record and point, for estimates from values; 0 for the others."""
         if self.estimate != "values" or not self.rounds:
             return 0.0
         directions = gradient_changes.directions(int(np.prod(problem.parameter_shape(public))))
         return two_point_values(public, directions, self.asked(public.n) / public.n)
 
     def estimates(self, curator: Curator, problem: Problem) -> Estimates:
-        """What the steps ask for."""
+        """The queries of the steps, and how their answers are read as gradients."""
         return Estimates.of(self, problem.loss, curator, placed=self.reduces)
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
@@ -301,7 +313,7 @@ class SinglePassO2NC(StepwiseSolver):
                 "sums of gradient changes", self.stream(curator.public.n, start.size), start.shape
             )
         prefix = earlier = jnp.zeros_like(start)
-        for turn, batch in enumerate(curator.blocks(self.batches(curator.public.n))):
+        for turn, batch in enumerate(curator.blocks(self.batches(curator.public.n))):  # turn: t - 1
             opens = turn % self.period == 0
             query = (
                 estimates.gradient(state.at, turn)
@@ -311,14 +323,15 @@ class SinglePassO2NC(StepwiseSolver):
             if stream is None:
                 gradient = estimates.read(query, batch.release(query, noise))
             else:
-                earlier = prefix if opens else earlier  # the sum of all earlier periods, as released
+                # The stream sums over all periods: g_t is its prefix sum less that at the end of the last period.
+                earlier = prefix if opens else earlier
                 prefix = jnp.asarray(stream.ask("add", query, on=batch))
                 gradient = prefix - earlier
             state = take_penalised_step(state, gradient, problem)
         return Outcome(result(state, flattest=self.returns == "best"), ending(state.finite))
 
     def batches(self, n: int) -> list[int]:
-        """The number of units of each step's batch; the sum is at most n.
+        """The number of units in each step's batch, (T,): B1 at the start of a period, else B2; together at most n.
 
         Raises:
             ValueError: a batch of fewer than two units.
@@ -335,14 +348,14 @@ class SinglePassO2NC(StepwiseSolver):
             )
         return [later_size if t % period else first_size for t in range(total)]
 
-    def _longest_change(self, parameters: int) -> float:
-        """c over C: how long a unit's change can be over the longest step, in clips."""
+    def _relative_change_clip(self, parameters: int) -> float:
+        """c / C: the clipping norm of a change over the longest distance of two points in a row, in units of C."""
         window = whole_blocks(self.steps, self.window)[1]
-        furthest = longest_move([step_length(a, window) for a in o2nc.radii(self)], self.places)
+        farthest = longest_move([step_length(a, window) for a in o2nc.radii(self)], self.places)
         clip = 1.0 if math.isinf(self.clip) else self.clip
         length = gradient_changes.length_of_change(
             self.estimate,
-            furthest,
+            farthest,
             clip=clip,
             slope_clip=self.slope_clip,
             smoothing=self.smoothing,
@@ -351,28 +364,32 @@ class SinglePassO2NC(StepwiseSolver):
         return length / clip
 
     def relative_sensitivities(self, n: int, parameters: int, length: int) -> NDArray[np.float64]:
-        """The sensitivities of a period's items over that of the first, for the longest steps."""
+        """(1, s_2 / s_1, ..., s_2 / s_1), (length,): a period's sensitivities over the first, for the longest steps."""
         if length == 1:
             return np.ones(1)
         sizes = self.batches(n)
-        ratio = self._longest_change(parameters) * sizes[0] / sizes[1]
+        ratio = self._relative_change_clip(parameters) * sizes[0] / sizes[1]
         return np.append(1.0, np.full(length - 1, max(ratio, 1e-6)))
 
     def period_strategy(self, n: int, parameters: int, length: int) -> Strategy:
-        """C of a period: the weighted optimum, or an independent first item and a square root for the others."""
+        """The strategy of a period of `length` items, (length, length).
+
+        It is the optimum for the relative sensitivities, or an independent first item and a square root (Toeplitz) for
+        the others.
+        """
         if length <= LARGEST_OPTIMUM and self.strategy == "optimum":
             return dense_optimum(self.relative_sensitivities(n, parameters, length))
         later = [square_root_toeplitz(length - 1, unit_columns=True)] if length > 1 else []
         return block_diagonal(independent(1), *later)
 
     def _run_strategy(self, n: int, parameters: int) -> Strategy:
-        """C of the whole run, a period after the other; the last one may be shorter."""
+        """The strategy of the whole run, (T, T): block diagonal, one block per period; the last may be smaller."""
         total = self.rounds
         lengths = [min(self.period, total - start) for start in range(0, total, self.period)]
         return block_diagonal(*(as_bands(self.period_strategy(n, parameters, length)) for length in lengths))
 
     def noise_of_steps(self, public: Public, parameters: int) -> NDArray[np.float64]:
-        """The standard deviation of the noise in each coordinate of each step's gradient, for the longest steps."""
+        """The standard deviation of the noise per coordinate of each step's gradient, (T,), for the longest steps."""
         total = self.rounds
         if self.noise_multiplier == 0.0 or not total:
             return np.zeros(total)
@@ -384,7 +401,7 @@ class SinglePassO2NC(StepwiseSolver):
     def lengths_and_steps(
         self, public: Public, parameters: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(D_t, eta_t), one entry a step."""
+        """(D_t, eta_t), the longest step and the step size of each step, (T,) each."""
         window = whole_blocks(self.steps, self.window)[1]
         longest = np.asarray([step_length(a, window) for a in o2nc.radii(self)])
         if self.step_size is not None:
@@ -395,6 +412,6 @@ class SinglePassO2NC(StepwiseSolver):
         return longest, factor * longest / (math.sqrt(window) * typical)
 
     def asked(self, n: int) -> int:
-        """How often a unit's gradient is asked for, over units and points."""
+        """The number of gradient evaluations of units in a run: one per unit and point."""
         sizes = self.batches(n)
         return sum(size * (2 if t % self.period else 1) for t, size in enumerate(sizes))

@@ -1,4 +1,4 @@
-"""What a solver of a minimisation is: a program over a curator whose noise follows one multiplier."""
+"""The base class of solvers: programs that minimise F(w) + r(w) over a set, with one multiplier for all their noise."""
 
 import abc
 import math
@@ -34,11 +34,10 @@ from privopt.solvers.program import Program
 
 @dataclass(frozen=True, kw_only=True)
 class Solver(Program[Problem]):
-    """A program that minimises. Open fields are derived from public quantities by `configure`.
+    """A program that minimises F(w) + r(w) over a set, F the mean loss of the units; see `Program` for its life.
 
-    A subclass declares its fields (see `fields`), how the open ones are derived (`default_<field>`), what it releases
-    (`event`), what to expect of it (`forecast`) and how it runs (`run`). In `run` the only lines that cost privacy are
-    calls on `curator`. Concrete solvers are final.
+    A subclass adds `run` to what `Program` asks for. Calibration evaluates `event` at several values of
+    `noise_multiplier`, so all noise of a solver is a function of that one field.
 
     Attributes:
         noise_multiplier: noise standard deviation / sensitivity, the same for every release.
@@ -46,176 +45,24 @@ class Solver(Program[Problem]):
 
     noise_multiplier: float = derived(at_least=0)
 
-    preconditions: ClassVar[bool] = False  # whether it runs in coordinates other than the data's own
-    by_values: ClassVar[bool] = False  # whether it can do with a loss's values, without its derivatives
-    for_convex: ClassVar[str] = (
-        ""  # what of it rests on a convex loss, a subject in the plural; empty where nothing does
-    )
+    preconditions: ClassVar[bool] = False  # whether it has `in_coordinates`, so that `Whitening` can run it
+    by_values: ClassVar[bool] = False  # whether it can run on values of the loss, without its derivatives
+    # The parts of the solver that need a convex loss, as a plural subject for a message; empty for none.
+    for_convex: ClassVar[str] = ""
 
-    @property
-    def weighs_groups(self) -> bool:
-        """Whether it minimises the worst group's loss where the loss is one of groups; else it minimises a mean."""
-        return False
-
-    @property
-    def rests_on_convexity(self) -> str:
-        """`for_convex`; of a front end what its inner solver says."""
-        return self.for_convex
-
-    def tells_usable(self, instance: Instance) -> bool:
-        """Whether its own releases will tell how many units are usable, see `planning.usable`; by public numbers."""
-        del instance
-        return False
-
-    def obstacle(self, problem: Problem, public: Public) -> str | None:
-        """Why it does not solve the problem: `applicable`, groups it would not weight, a loss that is not convex."""
-        if isinstance(problem.loss, BlackBox) and not self.by_values:
-            return "it needs derivatives, and the loss is a black box, known by its values only"
-        if asks_for_clip("clip", getattr(self, "clip", None)):
-            return 'its clip is "auto", which `minimize` and `plan` expand: here use PrivateClip(inner=...) around it'
-        if problem.loss.convex is False and self.rests_on_convexity:
-            return f"{self.rests_on_convexity} rest on a convex loss, and the {problem.loss.name} loss is not convex"
-        if isinstance(problem.loss, GroupedLoss) and not self.weighs_groups:
-            return "it minimises the mean over all records and does not weight groups against each other"
-        return self.applicable(problem, public)
-
-    def longest_step(self, instance: Instance) -> float:
-        """The largest step size that is known to be stable; infinite where nothing limits it."""
-        del instance
-        return math.inf
-
-    def gradient_limit(self, instance: Instance, *, momentum: float = 0.0) -> float:
-        """The stability limit 2 (1 + momentum) / L of gradient steps, with heavy ball or without.
-
-        L is what the solver states. Where it could and does not, L is what the loss and the row bound allow. Where it
-        has no field to state it in, L is the penalty's alone: rows may be far shorter than their bound.
-        """
-        smoothness, curvature = getattr(self, "smoothness", None), getattr(self, "curvature", None)
-        if smoothness is None:
-            smoothness = instance.penalty_smoothness
-            if curvature is not None:
-                smoothness += curvature
-            elif self._states_curvature is not None:
-                smoothness = instance.known_smoothness
-        return 2.0 * (1.0 + momentum) / smoothness if smoothness > 0 else math.inf
-
-    @property
-    def _states_curvature(self) -> str | None:
-        """The field, if any, in which it takes a curvature that is known better."""
-        return next((name for name in ("smoothness", "curvature") if hasattr(self, name)), None)
-
-    def check_step_size(self, instance: Instance) -> None:
-        """Refuse a step size that was given and is beyond `longest_step`, before anything is paid.
-
-        Raises:
-            ValueError: it says which are allowed.
-        """
-        given = getattr(self, "step_size", None)
-        if given is None or given <= self.longest_step(instance) * (1.0 + 1e-9):
-            return
-        penalty, better = instance.penalty_smoothness, ""
-        why = f"the penalty's curvature is {penalty:.3g}"
-        if self._states_curvature is not None:
-            ridge = f", {penalty:.3g} of it from the penalty" if penalty > 0 else ""
-            why = f"the objective's curvature may be {instance.known_smoothness:.3g}{ridge}"
-            better = (
-                f" If you know that the mean objective is less curved, give its `{self._states_curvature}`."
-            )
-        raise ValueError(
-            f"step_size must be at most {self.longest_step(instance):.3g}, got {given!r}: {why}, and longer steps on "
-            f"it diverge. Leave step_size open for a safe one.{better}"
-        )
-
+    # The run -----------------------------------------------------------------------------------------------------
     @abc.abstractmethod
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
-        """The program: arithmetic on releases."""
+        """The algorithm: post-processing of the curator's releases.
 
-    def matrix_seconds(self, public: Public) -> float:
-        """Rough time of products and decompositions of matrices of order d, which passes leave out."""
-        del public
-        return 0.0
-
-    def seconds(self, problem: Problem, public: Public) -> float:
-        """Rough time of a run of this configured solver on data that are loaded."""
-        if isinstance(problem.loss, BlackBox):
-            values = self.loss_values(problem, public) * value_seconds(problem.loss, public)
-            return values + self.releases() * RELEASE_SECONDS + self.matrix_seconds(public)
-        own = None if isinstance(problem.loss, GLMLoss) else math.prod(problem.parameter_shape(public))
-        passes = self.passes() * pass_seconds(public, problem.loss.outputs, own=own)
-        return passes + self.releases() * RELEASE_SECONDS + self.matrix_seconds(public)
-
-    def forecast(self, instance: Instance) -> Forecast:
-        """What to expect of this configured solver, before the data are read."""
-        del instance
-        return Forecast()
-
-    def indicators(self, instance: Instance) -> Mapping[str, Finding]:
-        """See `common_indicators`."""
-        return common_indicators(instance)
-
-    def scaled(self, factor: float) -> Self:
-        """The same configured solver with all its noise times `factor`."""
-        return self.with_(noise_multiplier=self.noise_multiplier * factor)
-
-    def in_coordinates(self, coordinates: Coordinates) -> Self:
-        """The same releases with the lengths (clip, step size) of other coordinates; nothing priced may change.
-
-        Raises:
-            ValueError: the solver does not run in other coordinates.
+        Args:
+            curator: answers the releases, and charges each before it reads data.
+            problem: loss, regulariser and constraint set.
+            start: a public or released point in the set, of `problem.parameter_shape(curator.public)`, float64.
         """
-        del coordinates
-        raise ValueError(f"{self.title} does not run in other coordinates than the data's own.")
-
-    def run_in(self, curator: Curator, problem: Problem, start: Array, coordinates: Coordinates) -> Outcome:
-        """Run in other coordinates: on mapped rows, with the penalty as it is there.
-
-        Returns:
-            Parameters in the original coordinates, how the run ended, and what it found (in the other coordinates).
-        """
-        inner = self.in_coordinates(coordinates)
-        curator.announce("change of coordinates")
-        view = curator.view(coordinates.matrix, coordinates.longest_row(curator.public.row_bound))
-        outcome = inner.run(view, coordinates.problem(problem), coordinates.inward(start))
-        return in_original(outcome, coordinates)
-
-    def calibrated(self, task: Task[Problem]) -> Self:
-        """The filled solver with the noise that the budget allows.
-
-        Returns:
-            A solver whose whole plan costs at most the budget, and at least 0.999 of its epsilon.
-        """
-        if self.is_set("noise_multiplier"):
-            return self
-        if not task.is_private:
-            return replace(self, noise_multiplier=0.0)
-        once = replace(self, noise_multiplier=1.0)
-        if not any(leaf_counts(once.event(task.public))):
-            return once  # it only gives back the start
-        multiplier = calibrate(
-            lambda z: replace(self, noise_multiplier=z).event(task.public), task.budget, task.public.relation
-        )
-        return replace(self, noise_multiplier=float(multiplier))
-
-    def foreseen(self, instance: Instance) -> Forecast:
-        """`forecast`, without what holds for convex losses only where the loss is known not to be one."""
-        found = self.forecast(instance)
-        says_nothing = found.excess is None and found.bound is None
-        if instance.problem.loss.convex is not False or not found.for_convex or says_nothing:
-            return found
-        meaning = f"no formula where the loss is not convex, as the {instance.problem.loss.name} loss"
-        return replace(found, excess=None, excess_range=None, bound=None, meaning=meaning)
-
-    def plan(self, instance: Instance) -> Plan:
-        """The plan of this solver, configured first where needed."""
-        plan = super().plan(instance)
-        return replace(
-            plan,
-            notices=plan.notices + faint_signal(instance, plan.predicted_excess),
-            black_box=declared_of_black_box(instance.problem.loss),
-        )
 
     def solve(self, curator: Curator, problem: Problem, start: Array | None = None) -> Result:
-        """Run the solver.
+        """Run the configured solver in float64, from the projected start.
 
         Args:
             curator: answers the releases.
@@ -239,9 +86,177 @@ class Solver(Program[Problem]):
         outcome = self.run(curator, problem, problem.constraint.project(first))
         return Result.of(outcome, curator.transcript)
 
+    # Noise -------------------------------------------------------------------------------------------------------
+    def calibrated(self, task: Task[Problem]) -> Self:
+        """The filled solver with the noise that the budget allows.
+
+        Returns:
+            A solver whose whole plan costs at most the budget, and at least 0.999 of its epsilon.
+        """
+        if self.is_set("noise_multiplier"):
+            return self
+        if not task.is_private:
+            return replace(self, noise_multiplier=0.0)
+        once = replace(self, noise_multiplier=1.0)
+        if not any(leaf_counts(once.event(task.public))):
+            return once  # nothing is released: the run returns the start
+        multiplier = calibrate(
+            lambda z: replace(self, noise_multiplier=z).event(task.public), task.budget, task.public.relation
+        )
+        return replace(self, noise_multiplier=float(multiplier))
+
+    def scaled(self, factor: float) -> Self:
+        """The same configured solver with the standard deviation of all its noise times `factor`."""
+        return self.with_(noise_multiplier=self.noise_multiplier * factor)
+
+    # Other coordinates -------------------------------------------------------------------------------------------
+    def in_coordinates(self, coordinates: Coordinates) -> Self:
+        """The solver with the clip and the step size for other coordinates; its `event` must stay the same.
+
+        Raises:
+            ValueError: the solver does not run in other coordinates.
+        """
+        del coordinates
+        raise ValueError(f"{self.title} does not run in other coordinates than the data's own.")
+
+    def run_in(self, curator: Curator, problem: Problem, start: Array, coordinates: Coordinates) -> Outcome:
+        """Run in coordinates v with w = B v: on the rows B^T a, with the penalty of B v.
+
+        Args:
+            curator: of the original rows.
+            problem: in the original coordinates w.
+            start: in the original coordinates w, public or released.
+            coordinates: public or released.
+        Returns:
+            The outcome, with its parameters in the original coordinates and its findings in the other ones.
+        """
+        inner = self.in_coordinates(coordinates)
+        curator.announce("change of coordinates")
+        view = curator.view(coordinates.matrix, coordinates.longest_row(curator.public.row_bound))
+        outcome = inner.run(view, coordinates.problem(problem), coordinates.inward(start))
+        return in_original(outcome, coordinates)
+
+    # What it can solve, and with which step size -----------------------------------------------------------------
+    def obstacle(self, problem: Problem, public: Public) -> str | None:
+        """Why it cannot solve the problem: by what it states of itself in class variables, then by `applicable`."""
+        if isinstance(problem.loss, BlackBox) and not self.by_values:
+            return "it needs derivatives, and the loss is a black box, known by its values only"
+        if asks_for_clip("clip", getattr(self, "clip", None)):
+            return 'its clip is "auto", which `minimize` and `plan` expand: here use PrivateClip(inner=...) around it'
+        if problem.loss.convex is False and self.rests_on_convexity:
+            return f"{self.rests_on_convexity} rest on a convex loss, and the {problem.loss.name} loss is not convex"
+        if isinstance(problem.loss, GroupedLoss) and not self.weighs_groups:
+            return "it minimises the mean over all records and does not weight groups against each other"
+        return self.applicable(problem, public)
+
+    @property
+    def weighs_groups(self) -> bool:
+        """Whether it minimises the largest of the groups' mean losses (`GroupedLoss`), and not one mean over all."""
+        return False
+
+    @property
+    def rests_on_convexity(self) -> str:
+        """`for_convex`; a solver with an inner solver returns that of the inner one."""
+        return self.for_convex
+
+    def longest_step(self, instance: Instance) -> float:
+        """The largest stable step size, in params^2 / objective units; infinite if no limit is known."""
+        del instance
+        return math.inf
+
+    def gradient_limit(self, instance: Instance, *, momentum: float = 0.0) -> float:
+        """The stability limit 2 (1 + momentum) / L of the step size of gradient steps, with heavy ball or without.
+
+        L is the solver's field `smoothness`, or its `curvature` plus the penalty's. If these are open, L is what the
+        loss and the row bound allow. If it has neither field, L is the penalty's alone: rows may be far shorter than
+        their bound, and the user could not state a smaller L.
+        """
+        smoothness, curvature = getattr(self, "smoothness", None), getattr(self, "curvature", None)
+        if smoothness is None:
+            smoothness = instance.penalty_smoothness
+            if curvature is not None:
+                smoothness += curvature
+            elif self._states_curvature is not None:
+                smoothness = instance.known_smoothness
+        return 2.0 * (1.0 + momentum) / smoothness if smoothness > 0 else math.inf
+
+    @property
+    def _states_curvature(self) -> str | None:
+        """The name of the field, if any, in which a user can state a smaller L than the row bound gives."""
+        return next((name for name in ("smoothness", "curvature") if hasattr(self, name)), None)
+
+    def check_step_size(self, instance: Instance) -> None:
+        """Refuse a given step size above `longest_step`, before any budget is spent.
+
+        Raises:
+            ValueError: the step size is larger; the message says which are allowed.
+        """
+        given = getattr(self, "step_size", None)
+        if given is None or given <= self.longest_step(instance) * (1.0 + 1e-9):
+            return
+        penalty, better = instance.penalty_smoothness, ""
+        why = f"the penalty's curvature is {penalty:.3g}"
+        if self._states_curvature is not None:
+            ridge = f", {penalty:.3g} of it from the penalty" if penalty > 0 else ""
+            why = f"the objective's curvature may be {instance.known_smoothness:.3g}{ridge}"
+            better = (
+                f" If you know that the mean objective is less curved, give its `{self._states_curvature}`."
+            )
+        raise ValueError(
+            f"step_size must be at most {self.longest_step(instance):.3g}, got {given!r}: {why}, and longer steps on "
+            f"it diverge. Leave step_size open for a safe one.{better}"
+        )
+
+    # What a run takes, and what to expect ------------------------------------------------------------------------
+    def seconds(self, problem: Problem, public: Public) -> float:
+        """Rough time in seconds of a run of this configured solver, once the data are loaded."""
+        if isinstance(problem.loss, BlackBox):
+            values = self.loss_values(problem, public) * value_seconds(problem.loss, public)
+            return values + self.releases() * RELEASE_SECONDS + self.matrix_seconds(public)
+        own = None if isinstance(problem.loss, GLMLoss) else math.prod(problem.parameter_shape(public))
+        passes = self.passes() * pass_seconds(public, problem.loss.outputs, own=own)
+        return passes + self.releases() * RELEASE_SECONDS + self.matrix_seconds(public)
+
+    def matrix_seconds(self, public: Public) -> float:
+        """Rough time in seconds of products and decompositions of d x d matrices, beside the passes over data."""
+        del public
+        return 0.0
+
+    def forecast(self, instance: Instance) -> Forecast:
+        """The expected excess of this configured solver and notices, before data are read; by default nothing."""
+        del instance
+        return Forecast()
+
+    def foreseen(self, instance: Instance) -> Forecast:
+        """`forecast`, without a prediction for convex losses if the loss is known not to be convex."""
+        found = self.forecast(instance)
+        says_nothing = found.excess is None and found.bound is None
+        if instance.problem.loss.convex is not False or not found.for_convex or says_nothing:
+            return found
+        meaning = f"no formula where the loss is not convex, as the {instance.problem.loss.name} loss"
+        return replace(found, excess=None, excess_range=None, bound=None, meaning=meaning)
+
+    def indicators(self, instance: Instance) -> Mapping[str, Finding]:
+        """The indicators of every minimisation, see `common_indicators`."""
+        return common_indicators(instance)
+
+    def tells_usable(self, instance: Instance) -> bool:
+        """Whether its releases will show how many units are usable, see `planning.usable`; by public numbers."""
+        del instance
+        return False
+
+    def plan(self, instance: Instance) -> Plan:
+        """The plan of `Program`, with notices of a weak signal and the declarations of a black box."""
+        plan = super().plan(instance)
+        return replace(
+            plan,
+            notices=plan.notices + faint_signal(instance, plan.predicted_excess),
+            black_box=declared_of_black_box(instance.problem.loss),
+        )
+
 
 def in_original(outcome: Outcome, coordinates: Coordinates) -> Outcome:
-    """What was found in other coordinates, with the parameters in the original ones."""
+    """An outcome with its parameters mapped back; its findings stay as they are, and their meanings say so."""
     findings = {
         name: replace(finding, meaning=f"{finding.meaning} (in the coordinates it ran in)")
         for name, finding in outcome.findings.items()

@@ -1,6 +1,11 @@
 """Full-batch private gradient descent, with fixed momentum, proximal steps and averaging.
 
-Solves min_x F(x) + r(x) over a constraint set, F = (1/n) sum_i f(x, xi_i).
+Minimises F(x) + r(x) over a closed convex set, F(x) = (1/n) sum_i f(x, xi_i), xi_i the data of unit i, r the penalty:
+
+    u_t     = x_t + b (x_t - x_{t-1})
+    g_t     = (1/n) sum_i clip_C(grad f(u_t, xi_i)) + Gaussian noise       released, the only access to data
+    x_{t+1} = prox(u_t - eta (g_t + grad r(u_t)))                          the smooth part of r enters by its gradient
+
 Source: Wang, Ye, Xu 2017, Algorithm 4; Bassily, Smith, Thakurta 2014 for the privacy argument.
 """
 
@@ -41,23 +46,23 @@ from privopt.solvers.fields import choice, derived, optional
 from privopt.solvers.guarded import guarded
 from privopt.solvers.stepwise import StepwiseSolver
 
-# ---- The defaults rest on `descent_defaults`, the two settings for theorems on `descent_theory` ------------
-SHARE_OF_STEP = 0.5  # what a given step size may take of a parameter for the ridge by a gradient step
-HURRIED = 0.95  # momentum of the last half, where parameters still grow
-GROWING = 2.5  # standard deviations of noise, beyond which parameters are taken to grow
-RARE = 10.0  # minus the logarithm of how often noise alone shows a curvature
+# ---- Default settings are in `planning.descent_defaults`, the two with a bound in `planning.descent_theory` -
+SHARE_OF_STEP = 0.5  # eta lam of a given step size, above which the ridge lam enters by its proximal map
+HURRIED = 0.95  # momentum of the second half of the steps, where parameters still grow
+GROWING = 2.5  # in standard deviations of the noise: beyond it parameters count as still growing
+RARE = 10.0  # minus the logarithm of the probability with which noise alone shows a curvature
 
 
 @dataclass(frozen=True)
 class ShownCurvature:
-    """The largest curvature L that successive released gradients have shown, the part that noise explains taken out.
+    """The largest curvature L that successive released gradients have shown, corrected for their noise.
 
-    Between points a distance s apart, gradients that differ by y and have independent noise of standard deviation d in
-    each of p entries show `sqrt(|y|^2 - 2 d^2 (p + 2 sqrt(10 p) + 20)) / s`. Noise alone shows any with probability
-    e^-10 at most. Post-processing.
+    Two gradients at points a distance s apart that differ by y, with independent noise of standard deviation d in each
+    of p entries, show the curvature `sqrt(|y|^2 - 2 d^2 (p + 2 sqrt(10 p) + 20)) / s`, or 0 where that is no number.
+    Noise alone shows a positive one with probability at most e^-10. Post-processing.
 
     Attributes:
-        largest: L.
+        largest: L, in objective units / params^2; 0 before two gradients.
         point: where the last gradient was taken, (p,); None before the first.
         gradient: the last gradient, penalty included, (p,).
     Source:
@@ -69,12 +74,12 @@ class ShownCurvature:
     gradient: NDArray[np.float64] | None = None
 
     def after(self, point: ArrayLike, gradient: ArrayLike, deviation: float) -> "ShownCurvature":
-        """With one more gradient; one that is not finite is left out.
+        """The curvature shown with one more gradient; a gradient that is not finite is left out.
 
         Args:
-            point: where it was taken.
-            gradient: released, penalty included.
-            deviation: d.
+            point: where it was taken, p entries in any shape.
+            gradient: the released gradient, penalty included, p entries.
+            deviation: d, of one entry of this gradient.
         """
         at, slope = (np.ravel(np.asarray(entries, np.float64)) for entries in (point, gradient))
         if not (np.all(np.isfinite(at)) and np.all(np.isfinite(slope))):
@@ -88,24 +93,24 @@ class ShownCurvature:
         return ShownCurvature(max(self.largest, shown) if math.isfinite(shown) else self.largest, at, slope)
 
     def step_size(self, longest: float) -> float:
-        """1 / L, and no more than the longest step."""
+        """The step size 1 / L, but at most `longest`."""
         return min(longest, 1.0 / self.largest) if self.largest > 0.0 else longest
 
 
 class DescentState(NamedTuple):
-    """Where the descent stands; every entry is a function of released values."""
+    """The iterates and running averages of the descent; every entry is a function of released values."""
 
     params: Float[Array, " *shape"]  # x_t
     at: Float[Array, " *shape"]  # u_t = x_t + b (x_t - x_{t-1}), where the next gradient is taken
-    average: Float[Array, " *shape"]  # running average of x
-    gradient: Float[Array, " *shape"]  # the same average of the released gradients
+    average: Float[Array, " *shape"]  # running weighted average of x, see `mixing_ratios`
+    gradient: Float[Array, " *shape"]  # average of the released gradients of the loss, with the same weights
     age: Float[Array, ""]  # k, how many steps ago the growing momentum began
     finite: Bool[Array, ""]  # whether every entry so far was; from the first that was not, nothing moves
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradientDescent(StepwiseSolver):
-    """Full-batch private gradient descent.
+    """Full-batch private gradient descent; see the module for the objective and the step.
 
     Attributes:
         steps: T, at least 0; 0 returns the start and spends nothing.
@@ -163,7 +168,7 @@ class GradientDescent(StepwiseSolver):
     rows: RowSpectrum | None = field(default=None, repr=False)
 
     def default_shrinks(self, instance: Instance) -> bool:
-        """Whether the ridge enters by its proximal map: where that is exact, and gradient steps would be short."""
+        """Whether the ridge enters by its proximal map: where that is exact and its gradient would need short steps."""
         if self.smoothness is not None or not instance.problem.shrinks_exactly:
             return False
         penalty = instance.penalty_smoothness
@@ -192,13 +197,13 @@ class GradientDescent(StepwiseSolver):
         return "weighted" if instance.is_private else "last"
 
     def default_contraction(self, instance: Instance) -> float | None:
-        """a of the geometric shares: what one step leaves of the excess, by the ridge alone."""
+        """a = 1 - eta lam, a bound on the factor by which one step reduces the excess; None for equal shares."""
         if self.shares == "equal":
             return None
         return max(1.0 - self.step_size * instance.ridge, 1e-12)
 
     def default_chosen(self, instance: Instance) -> int | None:
-        """The number of the iterate that "random" returns."""
+        """The index t of the iterate x_t that "random" returns, drawn uniformly from 0..T-1; else None."""
         del instance
         return secrets.randbelow(self.steps) if self.returns == "random" and self.steps else None
 
@@ -213,16 +218,17 @@ class GradientDescent(StepwiseSolver):
         gap: float | None = None,
         shares: Shares = "geometric",
     ) -> Self:
-        """The setting for an objective whose gradient is large where its excess is: no momentum, the last iterate.
+        """The setting for a Polyak-Lojasiewicz (PL) objective: steps 1 / L, no momentum, the last iterate.
 
-        What it promises is `objective_facts(...).last_iterate_bound(constant, steps, shares)`, as long as no gradient
-        is clipped.
+        Its bound on the excess is `objective_facts(...).last_iterate_bound(constant, steps, shares)`, as long as no
+        gradient is clipped.
 
         Args:
             instance: the problem and the budget it will be configured for.
             clip: C; default that of `descent_defaults`.
             smoothness: L, the ridge included; default that of the problem.
-            constant: c with `|grad|^2 >= 2 c excess`; default the ridge's strength, right for a convex loss.
+            constant: c of the PL condition `|grad|^2 >= 2 c excess`; default the ridge's strength, right for a convex
+                loss.
             gap: a bound on the excess of the start; default the bound on the loss at 0.
             shares: "geometric", or "equal" as in the paper.
         Raises:
@@ -255,9 +261,9 @@ class GradientDescent(StepwiseSolver):
         gap: float | None = None,
         returns: Literal["random", "flattest"] = "flattest",
     ) -> Self:
-        """The setting that makes the gradient small for any smooth objective, convex or not.
+        """The setting with a bound on the gradient norm of any smooth objective, convex or not.
 
-        What it promises for "random" is `objective_facts(...).stationarity_bound(steps)`, as long as no gradient is
+        Its bound for "random" is `objective_facts(...).stationarity_bound(steps)`, as long as no gradient is
         clipped; "flattest" was at least as good wherever it was tried. `returns` says which iterate is returned; the
         other arguments are those of `for_pl`.
 
@@ -269,7 +275,7 @@ class GradientDescent(StepwiseSolver):
         return cls(clip=clip, steps=facts.steps_to_flatten(), returns=returns, **_plain_steps(facts))
 
     def forecast(self, instance: Instance) -> Forecast:
-        """That of `descent_defaults`, and a notice where the step size is too large."""
+        """The forecast of `descent_defaults`, and notices on the step size and the level of a quantile."""
         found = descent_defaults.forecast(instance, steps=self.steps, clip=self.clip)
         smoothness = self.smoothness
         if smoothness is None:
@@ -294,13 +300,13 @@ class GradientDescent(StepwiseSolver):
         )
 
     def longest_step(self, instance: Instance) -> float:
-        """The stability limit 2 (1 + b) / ((1 + 2 b) L) of momentum b; for any b where it is open."""
-        curved = self._stepped_smoothness(instance)
+        """The stability limit 2 (1 + b) / ((1 + 2 b) L) at momentum b; the smallest one, b = 1, where b is open."""
+        curved = self._gradient_part_smoothness(instance)
         momentum = self.momentum if self.is_set("momentum") else 1.0
         return 2.0 * (1.0 + momentum) / ((1.0 + 2.0 * momentum) * curved) if curved > 0 else math.inf
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
-        """Balanced gradients need a loss that says how steep it can be, a Newton step one that says how curved."""
+        """Refuse a proximal map, Newton step or balanced clip that the penalty or the loss has no formula for."""
         del public
         loss = problem.loss
         if self.shrinks and not problem.shrinks_exactly:
@@ -329,7 +335,7 @@ class GradientDescent(StepwiseSolver):
         return super().filled(instance)
 
     def event(self, public: Public) -> Event:
-        """T Gaussian releases."""
+        """T Gaussian releases, with the noise multipliers of `mechanisms`."""
         if self.shares == "equal":
             return super().event(public)
         return Sequence(tuple(mechanism.event() for mechanism in self.mechanisms()))
@@ -339,25 +345,25 @@ class GradientDescent(StepwiseSolver):
         return tuple(Gaussian(float(self.noise_multiplier * factor)) for factor in self._noise_factors())
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
-        """Algorithm 4, with momentum and averaging."""
+        """Algorithm 4, with momentum and averaging. A slope is a released gradient plus that of the penalty."""
         step = partial(_step, problem=problem, shrinks=bool(self.shrinks), restarts=bool(self.restarts))
-        nothing = jnp.zeros_like(start)
-        state = DescentState(start, start, start, nothing, jnp.zeros(()), jnp.asarray(True))
+        zeros = jnp.zeros_like(start)
+        state = DescentState(start, start, start, zeros, jnp.zeros(()), jnp.asarray(True))
         points: list[Array] = []
         gradients: list[Array] = []
         slopes: list[Array] = []
         deviations: list[float] = []
         shown, momentum = ShownCurvature(), self.momentum
-        keeps = self.returns == "flattest" or self.rows is not None
+        keeps_points = self.returns == "flattest" or self.rows is not None
         for ratio, noise in zip(self._mixing_ratios(), self.mechanisms(), strict=True):
             query = ClippedGradient(loss=problem.loss, at=state.at, clip=self.clip, balanced=self.balanced)
             gradient = curator.release(query, noise)
             deviation = _deviation(noise, query, curator.public)
-            if self.secant or keeps:
+            if self.secant or keeps_points:
                 slopes.append(_with_penalty(problem, gradient, state.at))
             if self.secant:
                 shown = shown.after(state.at, slopes[-1], deviation)
-            if keeps:
+            if keeps_points:
                 points.append(state.at)
                 gradients.append(gradient)
                 deviations.append(deviation)
@@ -371,6 +377,7 @@ class GradientDescent(StepwiseSolver):
                 step_size=shown.step_size(self.step_size),
                 momentum=momentum,
             )
+        # Of whitened runs, from which `planning.improvement_share` estimates the quality of the model.
         evidence = None if self.rows is None else Evidence.of(points, gradients, deviations, self.clip)
         if self.returns == "corrected":
             settled = self._corrected(state, points, slopes, start, curator.public, problem)
@@ -390,9 +397,9 @@ class GradientDescent(StepwiseSolver):
         """How noise entered the result; None without noise, outside of `Whitening`, and for a single iterate.
 
         Args:
-            params: the result, in the coordinates of the run.
-            public: of the data.
-            loss: that was minimised.
+            params: the result, in the coordinates of the run, (d,).
+            public: sizes and relation of the data.
+            loss: the loss that was minimised.
             ridge: the strength of the ridge in the data's own coordinates.
         """
         noisy = self.steps and self.noise_multiplier
@@ -423,11 +430,12 @@ class GradientDescent(StepwiseSolver):
         public: Public,
         problem: Problem,
     ) -> Array:
-        """Part of the average, part of a Newton step; the average alone without steps, noise or finite numbers."""
+        """(1 - share) average + share Newton step, see `newton_end`; the average without steps, noise or finite x."""
         if not points or self.noise_multiplier == 0 or not bool(state.finite):
             return state.average
         assert self.rows is not None
         assert isinstance(problem.loss, GLMLoss)
+        # The noise multiplier of the mean of all T released gradients: sqrt(sum_t z_t^2) / T.
         multiplier = math.sqrt(sum(noise.noise_multiplier**2 for noise in self.mechanisms())) / self.steps
         point = jnp.mean(jnp.stack(points), axis=0)
         end = newton_end(
@@ -443,14 +451,14 @@ class GradientDescent(StepwiseSolver):
         return (1.0 - share) * state.average + share * jnp.asarray(end)
 
     def _noise_factors(self) -> NDArray[np.float64]:
-        """What each step's noise multiplier is over `noise_multiplier`."""
+        """The ratio of each step's noise multiplier to `noise_multiplier`, (T,): 1 / sqrt(T share_t)."""
         if self.shares == "equal" or self.contraction is None:
             return np.ones(self.steps)
         return 1.0 / np.sqrt(self.steps * budget_shares(self.shares, self.steps, self.contraction))
 
     def _mixing_ratios(self) -> NDArray[np.float64]:
-        """How far the result moves to each iterate."""
-        if self.returns == "random":
+        """The weight of each new iterate in the running average, (T,); see `mixing_ratios`."""
+        if self.returns == "random":  # the average follows the iterates up to the chosen one
             return (np.arange(self.steps) < (self.chosen or 0)).astype(np.float64)
         if self.returns == "flattest":
             return np.ones(self.steps)
@@ -459,7 +467,7 @@ class GradientDescent(StepwiseSolver):
         return mixing_ratios(average, self.steps, precision)
 
     def _setting(self, instance: Instance) -> descent_defaults.Setting:
-        """The practical setting for what is known of the fields."""
+        """The default clip, steps, step size and momentum, for those of these fields that are set."""
         return descent_defaults.descent_setting(
             instance,
             clip=self.clip,
@@ -468,8 +476,8 @@ class GradientDescent(StepwiseSolver):
             shrinks=bool(self.shrinks),
         )
 
-    def _stepped_smoothness(self, instance: Instance) -> float:
-        """The known curvature of what gradient steps descend on."""
+    def _gradient_part_smoothness(self, instance: Instance) -> float:
+        """The known curvature of the part of the objective that enters by its gradient, not by a proximal map."""
         if self.smoothness is not None:
             return self.smoothness
         ridge = instance.penalty_smoothness if self.default_shrinks(instance) else 0.0
@@ -508,16 +516,16 @@ def _plain_steps(facts: SmoothObjective) -> dict[str, Any]:
 
 
 def still_grows(points: abc.Sequence[ArrayLike], slopes: abc.Sequence[ArrayLike], deviation: float) -> bool:
-    """Whether the second half of some released gradients points away from 0, beyond 2.5 deviations of its noise.
+    """Whether descent would lengthen the parameters further, by more than 2.5 standard deviations of the noise.
 
-    Classes that lie apart want long parameters, and a hinge is nearly flat in their length: it is the one direction in
-    which steps that suit all others stop short. It is the direction of the point before these gradients, which has none
-    of their noise. Post-processing.
+    On separable classes the optimum is far from 0, and a hinge is nearly flat in the length of the parameters: the one
+    direction in which steps that suit all others stop short. So the mean of the second half of the gradients is tested
+    along the point before them, whose noise is independent of theirs. Post-processing.
 
     Args:
         points: where the gradients were taken, (p,) each.
-        slopes: the gradients, penalty included, (p,) each.
-        deviation: standard deviation of the noise in an entry of one.
+        slopes: the released gradients, penalty included, (p,) each.
+        deviation: standard deviation of the noise in one entry of one gradient.
     """
     half = len(points) // 2
     if not half:
@@ -529,13 +537,13 @@ def still_grows(points: abc.Sequence[ArrayLike], slopes: abc.Sequence[ArrayLike]
 
 
 def _deviation(noise: Gaussian, query: ClippedGradient, public: Public) -> float:
-    """Standard deviation of the noise of one release."""
+    """Standard deviation of the noise in each entry of one release, in gradient units; 0 with the noise off."""
     return noise.noise_multiplier * float(query.sensitivity(public)) if noise.noise_multiplier else 0.0
 
 
 @jax.jit
 def _with_penalty(problem: Problem, gradient: Array, at: Array) -> Array:
-    """The gradient of the objective: that of the loss and that of the penalty."""
+    """The gradient of the objective at a point: the released one of the loss plus that of the penalty."""
     return gradient + problem.regulariser.gradient(at)
 
 
@@ -552,7 +560,7 @@ def _step(
     shrinks: bool,
     restarts: bool,
 ) -> DescentState:
-    """One step x = prox(u - eta (g + grad r(u))), or x = prox of all of r (u - eta g), then the next u and averages."""
+    """x = prox(u - eta (g + grad r(u))), with `shrinks` prox of all of r at u - eta g; then the next u and averages."""
     move = problem.shrinking_step if shrinks else problem.proximal_step
     params = move(state.at, gradient, step_size)
     moved, age = params - state.params, state.age
@@ -575,7 +583,12 @@ WINDOW = 10  # released gradients that are averaged before their norm is looked 
 
 
 def flattest(points: list[Array], slopes: list[Array]) -> Array:
-    """The middle point of the window over which the mean of the released slopes is smallest. Post-processing."""
+    """The middle point of the window of up to `WINDOW` steps whose mean slope is shortest. Post-processing.
+
+    Args:
+        points: where the gradients were taken, in order, at least one.
+        slopes: the released gradients at these points, penalty included, of the same shape.
+    """
     width = min(WINDOW, len(points))
     stacked = np.stack([np.asarray(slope, np.float64).ravel() for slope in slopes])
     sums = np.concatenate([np.zeros((1, stacked.shape[1])), np.cumsum(stacked, axis=0)])

@@ -1,8 +1,16 @@
 """Online-to-non-convex descent (O2NC): near-stationary points of losses that need be neither smooth nor convex.
 
-Minimises F(x) + r(x), F = (1/n) sum_i f(x, xi_i), r smooth. Noise of the steps is averaged over windows of points that
-lie within a small ball, so that the mean of the released gradients shows how flat F is near their mean.
-Source: Kornowski, Liu, Talwar 2024, Algorithm 2, with the plain oracle on all units in place of theirs.
+Minimises F(x) + r(x), F = (1/n) sum_i f(x, xi_i), r smooth. For t = 1, ..., T, from x_0 = start and Delta_1 = 0,
+
+    z_t = x_{t-1} + s_t Delta_t,   x_t = x_{t-1} + Delta_t             s_t in [0, 1] public, see `places`
+    g_t = released mean of clipped gradients at z_t, plus grad r(z_t)
+    Delta_{t+1} = project(Delta_t - eta_t g_t)                         onto the ball of radius D_t
+
+The points z_t of a window of M steps lie within a small ball, so the mean of their g_t, with the noise of M releases
+averaged, shows how flat F is near the mean of the points. A point is nearly stationary in the sense of Goldstein if
+some average of gradients within a radius of it is short. The step is in `solvers.online_to_nonconvex`, the defaults of
+T, M, D_t and eta_t are in `planning.o2nc`.
+Source: Kornowski, Liu, Talwar 2024, Algorithm 2, with mean gradients over all units in place of their gradient oracle.
 """
 
 import math
@@ -59,13 +67,13 @@ from privopt.solvers.online_to_nonconvex import (
 )
 from privopt.solvers.stepwise import StepwiseSolver
 
-HEIGHT = 0.19  # of the count of units within the clip, over the clip: 1.8 % more noise
-START_JITTER = 1e-3  # of the first step's longest length
+HEIGHT = 0.19  # the entry that counts a unit as within the clip, over the clip; it adds 1.8 % to the noise
+START_JITTER = 1e-3  # how far the start is moved off a possible kink, over D_1
 
 
 @dataclass(frozen=True, kw_only=True)
 class O2NC(StepwiseSolver):
-    """Online-to-non-convex descent on private gradients.
+    """Online-to-non-convex descent on private gradients; see the module for the symbols.
 
     Attributes:
         steps: T, rounded down to whole windows; 0 returns the start and spends nothing.
@@ -172,7 +180,7 @@ class O2NC(StepwiseSolver):
         return planning.certificate_share(self, instance)
 
     def check(self) -> None:
-        """Samples or parts, not both."""
+        """Refuse samples with values or with blocks, and a smoothed oracle without a radius."""
         if self.oracle == "values" and self.rate is not None:
             raise ValueError(
                 "samples are drawn in a compiled loop, which values have no part in: leave out `rate`."
@@ -208,28 +216,27 @@ class O2NC(StepwiseSolver):
 
     @property
     def rounds(self) -> int:
-        """T in whole windows."""
+        """T, rounded down to whole windows."""
         return planning.rounds(self)
 
     @property
     def certificate_noise(self) -> Gaussian:
-        """Of the release that certifies the result."""
-        turns = (
-            self.rounds * (self.rate or 1.0) ** 2 / self.blocks
-        )  # steps on everybody that cost about as much
+        """The noise of the release that certifies the result, for about the share `certificate_share` of mu^2."""
+        # The number of steps on all units that cost about as much as the run's steps on samples or blocks.
+        turns = self.rounds * (self.rate or 1.0) ** 2 / self.blocks
         odds = (1.0 - self.certificate_share) / self.certificate_share
         return Gaussian(self.noise_multiplier * math.sqrt(odds / turns))
 
     def sampling(self) -> Sampling:
-        """Who takes part in a step."""
+        """The units that take part in a step: all of them, or a Poisson sample at `rate`."""
         return EveryUnit() if self.rate is None or self.rate >= 1.0 else Poisson(self.rate)
 
     def step_event(self, public: Public) -> Event:
-        """A Gaussian release, on a sample if there is one."""
+        """The event of one step: a Gaussian release, on a Poisson sample if `rate` is set."""
         return self.sampling().event(super().step_event(public))
 
     def event(self, public: Public) -> Event:
-        """One release a step, of disjoint parts each in its turn, and the certificate's."""
+        """The T steps, with `blocks` as a parallel composition of the blocks' steps, and the certificate's release."""
         once, total = self.step_event(public), self.rounds
         if not total:
             return NoEvent()
@@ -240,31 +247,32 @@ class O2NC(StepwiseSolver):
         return sequence((steps, self.certificate_noise.event())) if self.certificate_share else steps
 
     def releases(self) -> int:
-        """One a step, and the certificate."""
+        """One per step, and one for the certificate if it is released."""
         return self.rounds + (1 if self.rounds and self.certificate_share else 0)
 
     def passes(self) -> float:
-        """A sample or a part a step, else a pass; the certificate's points share one."""
+        """Per step a pass, or the fraction of one that its sample or block is; one pass for a released certificate."""
         steps = self.rounds * (self.rate or 1.0) / self.blocks
         return steps + (1.0 if self.rounds and self.certificate_share else 0.0)
 
     def loss_values(self, problem: Problem, public: Public) -> float:
-        """Two along each direction, for every record of a pass."""
+        """Two per direction and record of every pass, for the oracle "values"; 0 for the others."""
         del problem
         return two_point_values(public, self.directions, self.passes()) if self.oracle == "values" else 0.0
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
-        """Algorithm 2, then what its releases, or one more, show of how flat the objective is."""
+        """Algorithm 2, then a certificate of near-stationarity from its releases, or from one more."""
         total = self.rounds
         if not total:
             return Outcome(start, ending(jnp.asarray(True)))
-        start, places, chosen = self._public_numbers(curator, start)
+        start, places, chosen = self._draw_public_numbers(curator, start)
         longest, step_sizes = planning.schedule(
             self,
             parameters=self.directions if self.oracle == "values" else start.size,
             stddev=planning.deviation(self, curator.public),
         )
         window = whole_blocks(self.steps, self.window)[1]
+        # The result is the mean of `count` points z from number `first` on; only those are kept in the state.
         first, count = planning.kept(self, chosen)
         state = opened(start, schedule(longest, step_sizes, places), window=window, first=first, kept=count)
         if isinstance(self.sampling(), EveryUnit):
@@ -275,16 +283,18 @@ class O2NC(StepwiseSolver):
             first, count = window * int(flattest_block(state)), window
             state = state._replace(points=state.points[first : first + count])
         params = mean_of_points(state) if bool(state.finite) else state.at
-        certified = self._certified(curator.public, problem, params, state.points)
-        moving = self.quantile is not None  # a mean of gradients clipped in several ways certifies nothing
+        certified = self._certified_facts(curator.public, problem, params, state.points)
+        clip_follows = (
+            self.quantile is not None
+        )  # a mean of gradients clipped at several norms certifies nothing
         findings, pictures = seen.shown(certified, slice(first, first + count), window, self.returns)
-        findings = {} if moving else findings
+        findings = {} if clip_follows else findings
         if self.certificate_share:
             certified = replace(certified, oracle="gradients", smoothing=0.0)
             penalty = jnp.mean(jax.vmap(problem.regulariser.gradient)(state.points), axis=0)
             query = AveragedGradient(loss=problem.loss, points=state.points, clip=self.clip)
             released = curator.release(query, self.certificate_noise)
-            scale = curator.transcript[-1].scale
+            scale = curator.transcript[-1].scale  # standard deviation of the noise per entry
             if scale is not None:
                 findings = {**findings, **released_findings(certified, released + penalty, float(scale[0]))}
         return Outcome(params, ending(state.finite), findings, pictures)
@@ -292,8 +302,8 @@ class O2NC(StepwiseSolver):
     def _descend(
         self, curator: Curator, problem: Problem, state: ConversionState
     ) -> tuple[ConversionState, "Seen"]:
-        """All the steps, on everybody or on disjoint parts in turns, and what they released."""
-        noise, seen, ask = Gaussian(self.noise_multiplier), Seen(), self._asked(curator, problem)
+        """All T steps, on all units or on disjoint blocks in turns; the last state and the released gradients."""
+        noise, seen, ask = Gaussian(self.noise_multiplier), Seen(), self._query_of_step(curator, problem)
         curators = curator.blocks(self.blocks) if self.blocks > 1 else [curator]
         clip = self.clip
         for turn in range(self.rounds):
@@ -302,13 +312,18 @@ class O2NC(StepwiseSolver):
                 query = ask(state.at, turn)
                 gradient = in_parameters(query, here.release(query, noise))
             else:
-                gradient, clip = self._followed(here, problem, state.at, clip)
+                gradient, clip = self._gradient_and_next_clip(here, problem, state.at, clip)
             state, slope = _step(state, gradient, problem)
             seen.add(slope, curator.transcript[-1].scale)
         return state, seen
 
-    def _followed(self, curator: Curator, problem: Problem, at: Array, clip: float) -> tuple[Array, float]:
-        """A gradient and, in the same release, how many units the clip left alone; and the next clip."""
+    def _gradient_and_next_clip(
+        self, curator: Curator, problem: Problem, at: Array, clip: float
+    ) -> tuple[Array, float]:
+        """One release of a gradient and of the share of units that the clip leaves as they are; the next clip.
+
+        The clip is multiplied by exp(-clip_rate (share - quantile)) and never falls below its start. Post-processing.
+        """
         assert self.quantile is not None
         height = HEIGHT * clip if math.isfinite(clip) else 1.0
         query = GradientAndCount(loss=problem.loss, at=at, clip=clip, height=height)
@@ -320,7 +335,7 @@ class O2NC(StepwiseSolver):
     def _descend_on_samples(
         self, curator: Curator, problem: Problem, state: ConversionState
     ) -> ConversionState:
-        """All the steps, as one priced loop."""
+        """All T steps on Poisson samples, in one loop that the curator charges as a whole before the first step."""
         step = SampledStep(
             noise=Gaussian(self.noise_multiplier),
             sampling=self.sampling(),
@@ -330,8 +345,8 @@ class O2NC(StepwiseSolver):
         first = SampledState(state, problem, jnp.asarray(self.clip, jnp.float64))
         return curator.iterate(step, first, self.rounds).conversion
 
-    def _asked(self, curator: Curator, problem: Problem) -> Callable[[Array, int], MeanQuery]:
-        """What is asked for at a point, at step number `turn`."""
+    def _query_of_step(self, curator: Curator, problem: Problem) -> Callable[[Array, int], MeanQuery]:
+        """The query of a step, as a function of the point z_t and of the index t - 1, which seeds the directions."""
         if self.oracle != "values":
             return lambda at, turn: gradient_query(self.oracle, problem, at, self.clip, self.smoothing)
         key = jax.random.key(curator.public_seed("directions"))
@@ -347,8 +362,8 @@ class O2NC(StepwiseSolver):
 
         return values
 
-    def _certified(self, public: Public, problem: Problem, params: Array, points: Array) -> Certified:
-        """What a certificate of this run is about."""
+    def _certified_facts(self, public: Public, problem: Problem, params: Array, points: Array) -> Certified:
+        """The facts that a certificate of this run depends on: points, clip, oracle, smoothing and who took part."""
         return Certified(
             point=params,
             points=points,
@@ -363,8 +378,8 @@ class O2NC(StepwiseSolver):
             moving=(self.oracle == "gradients" and is_bounded(problem.loss)) or None,
         )
 
-    def _public_numbers(self, curator: Curator, start: Array) -> tuple[Array, NDArray[np.float64], int]:
-        """The start, moved off a kink that it may sit on; s_1, ..., s_T; the number of a random window."""
+    def _draw_public_numbers(self, curator: Curator, start: Array) -> tuple[Array, NDArray[np.float64], int]:
+        """The start, moved off a possible kink; s_1, ..., s_T, (T,); the index of a random window: by public seeds."""
         total, window = whole_blocks(self.steps, self.window)
         chosen = 0
         if self.returns == "random":
@@ -383,8 +398,8 @@ class O2NC(StepwiseSolver):
 def gradient_query(
     oracle: planning.Oracle, problem: Problem, at: Array, clip: Any, smoothing: float
 ) -> MeanQuery:
-    """The query for a mean gradient at a point."""
-    loss: Any = problem.loss  # `applicable` has seen to its kind
+    """The query for the mean gradient of the loss, or of its average over a ball, at a point."""
+    loss: Any = problem.loss  # of the kind that the oracle needs: `applicable` has refused others
     match oracle:
         case "exact":
             return SmoothedGradient(loss=loss, at=at, smoothing=smoothing, clip=clip)
@@ -395,32 +410,32 @@ def gradient_query(
 
 
 def in_parameters(query: MeanQuery, released: Array) -> Array:
-    """A released estimate, shaped like the parameters."""
+    """A released gradient estimate in the shape of the parameters; values are released per direction, (k,)."""
     return query.gradient(released) if isinstance(query, ValueGradient) else released
 
 
 class Seen:
-    """What the steps released, for the certificate that is free."""
+    """The released gradients of all steps and their noise, from which a certificate follows by post-processing."""
 
     def __init__(self) -> None:
         self._slopes: list[NDArray[np.float64]] = []
         self._scales: list[float] = []
 
     def add(self, slope: Array, scale: NDArray[np.float64] | None) -> None:
-        """One released gradient, that of the penalty added, and the standard deviation of its noise."""
+        """Add one step's g_t, penalty included, and the standard deviation of its noise per entry; None for 0."""
         self._slopes.append(np.asarray(slope, np.float64).ravel())
         self._scales.append(0.0 if scale is None else float(scale[0]))
 
     def shown(
         self, of: Certified, used: slice, window: int, returns: planning.Returns
     ) -> tuple[Mapping[str, Finding], tuple[Picture, ...]]:
-        """The free certificate and its picture; nothing of a run on samples, without noise, or of a chosen window.
+        """The certificate by the steps' own releases and its picture; empty for samples and without noise.
 
         Args:
-            of: what is certified.
+            of: the facts that it depends on.
             used: the steps whose points make the result.
             window: M.
-            returns: how those steps were found: one that was chosen by its releases is not certified by them.
+            returns: how those steps were found: a window chosen by its releases ("best") is not certified by them.
         """
         if not any(self._scales) or not self._slopes:
             return {}, ()
@@ -432,11 +447,11 @@ class Seen:
 
 
 class SampledState(NamedTuple):
-    """Where the descent stands, and what one compiled loop serves for any value of."""
+    """The iterates, and the settings that may differ between calls of one compiled loop."""
 
     conversion: ConversionState  # a function of released values
     problem: Problem
-    clip: Float[Array, ""]
+    clip: Float[Array, ""]  # C, gradient units
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -457,6 +472,6 @@ class SampledStep:
 
 @jax.jit
 def _step(state: ConversionState, gradient: Array, problem: Problem) -> tuple[ConversionState, Array]:
-    """One step along a released gradient of the mean loss, and the objective's gradient that it stands for."""
+    """One step on a released gradient of the mean loss; the new state and g_t, the penalty's gradient added."""
     slope = gradient + problem.regulariser.gradient(state.at)
     return moved(state, slope), slope

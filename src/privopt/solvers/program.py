@@ -1,4 +1,8 @@
-"""What every program over a curator has: public fields, a price known beforehand, and a plan, whatever it solves."""
+"""The base class of all programs: solvers of minimisations and of saddle points, and synthesizers of tables.
+
+A program is a frozen set of public fields. Before any data are read it states its privacy event, its releases, its
+passes over the data, and what to expect of it, and puts them together as a `Plan`.
+"""
 
 import abc
 import functools
@@ -19,33 +23,28 @@ from privopt.solvers.needs import Need
 P = TypeVar("P")
 
 
-@functools.cache
-def derived_by_methods(kind: type) -> tuple[str, ...]:
-    """The fields that a class derives, in the order in which its methods `default_<field>` are defined, bases first."""
-    found = (name for base in reversed(kind.__mro__) for name in vars(base) if name.startswith("default_"))
-    own = {field.name for field in fields(kind)}
-    return tuple(
-        name for name in dict.fromkeys(each.removeprefix("default_") for each in found) if name in own
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class Program(abc.ABC, Generic[P]):
-    """A frozen configuration that runs over a curator and solves a P. `configure` derives what was left open.
+    """A frozen configuration that runs over a curator and solves a problem of type P. Concrete programs are final.
 
-    A subclass declares its fields (see `fields`), how the open ones are derived (methods `default_<field>(task)`, each
-    of which sees those before it filled in), how the noise is set to the budget (`calibrated`), what it releases
-    (`event`) and what to expect of it (`forecast`). How it runs, and what it gives back, is said by the kinds of
-    programs: solvers of minimisations, of saddle points, synthesizers. In a program the only lines that cost privacy
-    are calls on the curator. Concrete programs are final.
+    Its life, for a task (the problem, the public numbers of the data, the budget):
+
+        Program(...)        fields given by the user; a field that is None is open
+        filled(task)        every open field but the noise is derived from public numbers
+        calibrated(task)    the noise is set so that `event` fits the budget
+        plan(task)          `configure`, which is both of these, then event, cost and forecast, before data are read
+        run                 declared by the kind of program: solvers, games and synthesizers give back different things
+
+    A subclass declares its fields (see `fields`), a method `default_<field>(task)` for each that may be open, `event`,
+    `releases`, `calibrated`, `seconds` and `forecast`. In a run the only lines that cost privacy are calls on the
+    curator. An `instance` below is the task; it is typed by the subclasses.
     """
 
     name: ClassVar[str]  # in plans and on the command line
-    made_for_users: ClassVar[bool] = False  # for units of several records
+    made_for_users: ClassVar[bool] = False  # whether it is made for privacy units of several records
+    # Whether it passes over single records in a secret random order; all rows must then be in one place.
+    in_secret_order: ClassVar[bool] = False
     needs: ClassVar[tuple[Need, ...]] = ()  # of a problem, in the order in which they are asked for
-    in_secret_order: ClassVar[bool] = (
-        False  # whether it passes over all rows so, which must be in one place then
-    )
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -55,70 +54,142 @@ class Program(abc.ABC, Generic[P]):
         """Refuse fields that do not go together.
 
         Raises:
-            ValueError: it says which.
+            ValueError: two fields exclude each other; the message names them.
         """
         return
 
+    # Configuration: from open fields to a program that can run ---------------------------------------------------
+    def is_set(self, field: str) -> bool:
+        """Whether a field has a value: given by the user, or already derived."""
+        return getattr(self, field) is not None
+
+    def open_fields(self) -> list[str]:
+        """The names of the derived fields that have no value yet."""
+        return [
+            name for name, field in declared(type(self)).items() if field.derived and not self.is_set(name)
+        ]
+
+    def with_(self, **changes: Any) -> Self:
+        """The same program with some fields changed."""
+        return replace(self, **changes)
+
+    def filled(self, instance: Any) -> Self:
+        """The program with every open field but the noise derived from public quantities.
+
+        Raises:
+            ValueError: the program cannot solve the problem, or a field cannot be derived.
+        """
+        self.check_applicable(instance.problem, instance.public)
+        program = self
+        for field in derived_by_methods(type(self)):
+            if not program.is_set(field):
+                rule = getattr(program, f"default_{field}")
+                program = replace(program, **{field: rule(instance)})
+        return program
+
+    @abc.abstractmethod
+    def calibrated(self, task: Task[P]) -> Self:
+        """The program, of which all fields but the noise are set, with the noise that the budget allows."""
+
+    def configure(self, instance: Any) -> Self:
+        """Derive what was left open and set the noise to the budget.
+
+        Returns:
+            A program whose whole plan costs at most the budget. Where it leaves some unspent, its forecast says so.
+        """
+        return self.filled(instance).calibrated(instance)
+
+    def check_configured(self) -> None:
+        """Refuse to run a program that was not configured.
+
+        Raises:
+            ValueError: some fields are open; the message names them.
+        """
+        missing = self.open_fields()
+        if missing:
+            raise ValueError(
+                f"{self.title} is not configured: {', '.join(missing)} not set. Call `configure(instance)` first."
+            )
+
+    # What it can solve -------------------------------------------------------------------------------------------
+    def applicable(self, problem: P, public: Public) -> str | None:
+        """The first of its needs that is not met, as the end of a sentence; None if it can solve the problem."""
+        refused = (need.refusal(self, problem, public) for need in self.needs)
+        return next((why for why in refused if why is not None), None)
+
+    def obstacle(self, problem: P, public: Public) -> str | None:
+        """`applicable`, after the conditions that hold for all programs of its kind; callers ask this one."""
+        return self.applicable(problem, public)
+
+    def check_applicable(self, problem: P, public: Public) -> None:
+        """Refuse a problem that this program cannot solve.
+
+        Raises:
+            ValueError: `obstacle` gives a reason, which the message repeats.
+        """
+        obstacle = self.obstacle(problem, public)
+        if obstacle is not None:
+            raise ValueError(f"{self.title} cannot solve this problem: {obstacle}.")
+
     @property
-    def title(self) -> str:
-        """The name with what runs inside."""
-        return self.name
+    def is_for_users(self) -> bool:
+        """Whether it, or its inner program, is made for privacy units of several records."""
+        inner = getattr(self, "inner", None)
+        return self.made_for_users or (isinstance(inner, Program) and inner.is_for_users)
+
+    # What a run releases -----------------------------------------------------------------------------------------
+    @abc.abstractmethod
+    def event(self, public: Public) -> Event:
+        """The privacy event of a whole run of this configured program. Needs no data."""
+
+    @abc.abstractmethod
+    def releases(self) -> int:
+        """The number of releases of a run of this configured program; for an adaptive one the largest number."""
 
     @property
     def adaptive(self) -> bool:
-        """Whether how often it releases, and with how much noise, depends on what was released before."""
+        """Whether the number of releases or their noise depends on what was released before in the run."""
         return False
 
     @property
     def makes(self) -> tuple[int, int]:
-        """How often a run may cut all its units into blocks, and map the rows of all, whatever is released.
+        """The most times that a run divides all units into blocks, and that it maps the rows of all (`Curator.view`).
 
-        Asked of adaptive programs: what others make is found by running them without data.
+        It is asked of adaptive programs only; for others a dry run without data counts them.
         """
         return 1, 1
 
-    @abc.abstractmethod
-    def event(self, public: Public) -> Event:
-        """Everything this configured program releases. Needs no data."""
-
-    @abc.abstractmethod
-    def releases(self) -> int:
-        """The number of releases of this configured program; the most there can be of an adaptive one."""
-
-    @abc.abstractmethod
-    def calibrated(self, task: Task[P]) -> Self:
-        """The program with all fields but its noise set, and that now set to the budget."""
-
+    # What a run takes: passes, time and memory -------------------------------------------------------------------
     def passes(self) -> float:
-        """Expected passes over the data of this configured program: one a release."""
+        """Expected passes over the data in a run of this configured program; by default one per release."""
         return float(self.releases())
 
     def loss_values(self, problem: P, public: Public) -> float:
-        """How many values of single records a run asks for, where it asks for nothing else of a loss; 0 elsewhere."""
+        """The number of loss values of single records in a run that uses values only (black boxes); otherwise 0."""
         del problem, public
         return 0.0
 
     @abc.abstractmethod
     def seconds(self, problem: P, public: Public) -> float:
-        """Rough time of a run of this configured program on data that are loaded."""
+        """Rough time in seconds of a run of this configured program, once the data are loaded."""
 
     def memory_bytes(self, problem: P, public: Public) -> int:
-        """Memory of the stored data, and of what a run holds beside them."""
+        """Memory in bytes of the stored data and of the work space of a run."""
         del problem
         return data_bytes(public)
 
     def held_numbers(self, problem: P, public: Public) -> int:
-        """How many numbers of the units, or of groups of them, the curator holds for a run at a time; at most."""
+        """The most numbers that the curator caches for a run at a time, such as one vector per unit or group."""
         configured = (each for each in self._programs_inside() if not each.open_fields())
         return max((each.held_numbers(problem, public) for each in configured), default=0)
 
     @property
     def needs_rows(self) -> bool:
-        """Whether all rows must be in one place at once, for this program or for one inside."""
+        """Whether all rows must be on one machine at once, for this program or for one inside of it."""
         return self.in_secret_order or any(each.needs_rows for each in self._programs_inside())
 
     def _programs_inside(self) -> "Iterator[Program[Any]]":
-        """The programs in its fields."""
+        """The programs in its fields, in order, tuples included."""
         for each in fields(self):
             value = getattr(self, each.name)
             for one in value if isinstance(value, tuple) else (value,):
@@ -134,72 +205,23 @@ class Program(abc.ABC, Generic[P]):
         known = type(self).__module__.partition(".")[0] == "privopt"
         return known and all(each.is_ours for each in self._programs_inside())
 
+    # What to expect, and the plan --------------------------------------------------------------------------------
+    @property
+    def title(self) -> str:
+        """The name in plans and messages; of a program with another one inside it names both."""
+        return self.name
+
     def forecast(self, instance: Any) -> Forecast:
-        """What to expect of this configured program on a task, before the data are read."""
+        """The expected error of this configured program on a task, and notices, before data are read."""
         del instance
         return Forecast()
 
     def foreseen(self, instance: Any) -> Forecast:
-        """`forecast`, without what does not hold for this problem."""
+        """`forecast` without the statements whose conditions this problem does not meet; `plan` uses this one."""
         return self.forecast(instance)
 
-    def applicable(self, problem: P, public: Public) -> str | None:
-        """Why this program cannot solve the problem, or None if it can: the first of its needs that is not met."""
-        refused = (need.refusal(self, problem, public) for need in self.needs)
-        return next((why for why in refused if why is not None), None)
-
-    def obstacle(self, problem: P, public: Public) -> str | None:
-        """`applicable`, and what is asked of every program of a kind."""
-        return self.applicable(problem, public)
-
-    def check_applicable(self, problem: P, public: Public) -> None:
-        """Refuse a problem that this program cannot solve.
-
-        Raises:
-            ValueError: it says why.
-        """
-        obstacle = self.obstacle(problem, public)
-        if obstacle is not None:
-            raise ValueError(f"{self.title} cannot solve this problem: {obstacle}.")
-
-    @property
-    def is_for_users(self) -> bool:
-        """Whether it, or what runs inside of it, was made for units of several records."""
-        inner = getattr(self, "inner", None)
-        return self.made_for_users or (isinstance(inner, Program) and inner.is_for_users)
-
-    def is_set(self, field: str) -> bool:
-        """Whether a field has a value."""
-        return getattr(self, field) is not None
-
-    def with_(self, **changes: Any) -> Self:
-        """The same program with other fields."""
-        return replace(self, **changes)
-
-    def filled(self, instance: Any) -> Self:
-        """The program with every field but the noise set from public quantities; what was given stays.
-
-        Raises:
-            ValueError: the program cannot solve the problem, or a field cannot be derived.
-        """
-        self.check_applicable(instance.problem, instance.public)
-        program = self
-        for field in derived_by_methods(type(self)):
-            if not program.is_set(field):
-                rule = getattr(program, f"default_{field}")
-                program = replace(program, **{field: rule(instance)})
-        return program
-
-    def configure(self, instance: Any) -> Self:
-        """Derive what was left open and set the noise to the budget.
-
-        Returns:
-            A program whose whole plan costs at most the budget; what it leaves unspent its forecast says.
-        """
-        return self.filled(instance).calibrated(instance)
-
     def indicators(self, instance: Any) -> Mapping[str, Finding]:
-        """By name, what can be hoped for on such a task, whichever program runs."""
+        """Public numbers about what any private method can reach on such a task, by name."""
         del instance
         return {}
 
@@ -235,27 +257,9 @@ class Program(abc.ABC, Generic[P]):
             evaluations=program.loss_values(instance.problem, public),
         )
 
-    def open_fields(self) -> list[str]:
-        """The fields that are still to be derived."""
-        return [
-            name for name, field in declared(type(self)).items() if field.derived and not self.is_set(name)
-        ]
-
-    def check_configured(self) -> None:
-        """Refuse to run with fields that are open.
-
-        Raises:
-            ValueError: there are some.
-        """
-        missing = self.open_fields()
-        if missing:
-            raise ValueError(
-                f"{self.title} is not configured: {', '.join(missing)} not set. Call `configure(instance)` first."
-            )
-
 
 def settings(program: Program[Any]) -> Mapping[str, float | int | str]:
-    """A program's fields, in a form that prints and serialises; an inner program's stand after its own."""
+    """A program's printed fields as numbers and strings; those of an inner program follow as "inner.<field>"."""
     values: dict[str, Any] = {}
     for field in fields(program):
         value = getattr(program, field.name)
@@ -265,3 +269,16 @@ def settings(program: Program[Any]) -> Mapping[str, float | int | str]:
         elif field.repr:
             values[field.name] = value if isinstance(value, int | float | str) else repr(value)
     return values
+
+
+@functools.cache
+def derived_by_methods(kind: type) -> tuple[str, ...]:
+    """The names of the fields that a class derives, in the order in which its `default_<field>` are defined.
+
+    The methods of bases come first. The order matters: each method sees the fields derived before its own.
+    """
+    found = (name for base in reversed(kind.__mro__) for name in vars(base) if name.startswith("default_"))
+    own = {field.name for field in fields(kind)}
+    return tuple(
+        name for name in dict.fromkeys(each.removeprefix("default_") for each in found) if name in own
+    )

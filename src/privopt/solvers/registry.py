@@ -1,4 +1,8 @@
-"""Every solver by name, and the default choice; of a loss of the user's own it asks whether it looks convex."""
+"""Every solver by name, and `automatic`, the choice of solver="auto" by public numbers and the formula of the loss.
+
+For a loss written by the user the choice also asks whether the loss looks convex, and whether all records share its
+corners (points where the gradient jumps); both are tried on generated points, never on data.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -86,30 +90,39 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
 }
 
 
-NAMES = (*SOLVERS, *papers.SOLVERS)  # all that can be asked for; `plan` compares those of `SOLVERS`
+NAMES = (*SOLVERS, *papers.SOLVERS)  # every name that `solver=` accepts; `plan` compares those of `SOLVERS`
+
+FEW_COLUMNS = (
+    2.0 / 3.0
+)  # p / (n mu)^(2/3) up to which mirror descent is taken on an l1 ball, see `_has_few_columns`
+MANY_COLUMNS = 100  # d above which a worst-group problem on an l1 ball selects columns first
 
 
 def named(name: str) -> Solver:
-    """The solver of a name of `NAMES`, with all fields open."""
+    """The solver with a name of `NAMES`, with all fields open."""
     return SOLVERS[name]() if name in SOLVERS else papers.published(name)
 
 
-FEW_COLUMNS = 2.0 / 3.0  # of an l1 ball, see `_has_few_columns`
-MANY_COLUMNS = 100  # of an l1 ball, from which on the worst group's columns are selected first
-
-
 class Choice(NamedTuple):
-    """A solver, and why "auto" took it: the end of a sentence after "because"; empty where the user named it."""
+    """A solver, and why "auto" took it.
+
+    Attributes:
+        solver: not configured yet.
+        reason: the end of a sentence after "because", printed in the plan; empty where the user named the solver.
+    """
 
     solver: Solver
     reason: str = ""
 
 
 def choose(solver: Solver | str, instance: Instance) -> Choice:
-    """The solver meant by a name, an instance, or "auto", see `automatic`.
+    """The solver that `solver=` asks for, checked against the problem.
 
+    Args:
+        solver: a name of `NAMES`, a `Solver`, or "auto" for `automatic`.
+        instance: the problem, the public numbers and the budget.
     Raises:
-        TypeError: it is neither a name nor a solver.
+        TypeError: `solver` is neither a name nor a `Solver`.
         ValueError: an unknown name, a solver that cannot solve the problem, or one whose step size is too large for it.
     """
     given: Any = solver
@@ -130,7 +143,7 @@ def choose(solver: Solver | str, instance: Instance) -> Choice:
 
 
 def automatic(instance: Instance) -> Choice:
-    """The default choice, from public numbers alone; the first line that fits.
+    """The default choice, from public numbers and the problem's formulas alone: the first line that fits.
 
         a loss of groups: an l1 ball in more than 100 columns             two stages for the worst group
             no set, where whitening applies                               whitened descent for the worst group
@@ -150,8 +163,8 @@ def automatic(instance: Instance) -> Choice:
         other users                                                       user-level gradient descent
         ramp and capped losses where whitening does not apply, smooth
         penalties, no set                                                 O2NC
-        a loss without curvature that is known to grow as sharply as
-        kappa >= 2 says, without corners that all records share           proximal points
+        a non-smooth loss with a known growth (KL) condition of
+        kappa >= 2, without corners that all records share                proximal points
         a generalised-linear loss, a ridge or no penalty, no set, at
         most 2000 features; counts with a declared constant
         column                                                            whitened gradient descent
@@ -171,16 +184,17 @@ def automatic(instance: Instance) -> Choice:
         everything else                                                   gradient descent
 
     Each was the most accurate of the applicable solvers in most of the measurements of docs/benchmarks.md and
-    docs/benchmarks-kl.md. Counts are whitened relative to their released mean, see `planning.counts`, and
-    `Problem.constant` declares the column of ones, in which a mean can be put. Objective perturbation behind the same
-    whitening is about as good where a strong ridge is wanted, and its running time depends on the data, so it is never
-    chosen. Nor is KL Spider: its bound is proved, and its result is worse.
+    docs/benchmarks-kl.md. "Whitening applies" means that `obstacle` names no reason against it. Counts are whitened
+    relative to their released mean, see `planning.counts`, which needs the declared column of ones (`Problem.constant`)
+    to put that mean in. Two solvers are never chosen: objective perturbation behind the same whitening, about as
+    accurate with a strong ridge, since its running time depends on the data; and KL Spider, which has a proved bound
+    and a larger error.
 
     Raises:
         ValueError: a loss of the user's own has effects such as a callback.
     """
     problem, public = instance.problem, instance.public
-    # It is tried on made-up points below.
+    # `looks_convex` and `shares_corners` below evaluate it on generated points, so it must have no effects.
     require_pure_loss(problem.loss, problem.parameter_shape(public), public)
     if isinstance(problem.loss, GroupedLoss):
         return _for_groups(instance)
@@ -197,14 +211,14 @@ def automatic(instance: Instance) -> Choice:
         and O2NC().obstacle(problem, public) is None
     ):
         return Choice(O2NC(), "the loss is not convex, and its steps average the noise on smoothed gradients")
-    for solver, reason in _wanted(instance):
+    for solver, reason in _candidates(instance):
         if solver.obstacle(problem, public) is None:
             return Choice(solver, reason)
     if not problem.regulariser.is_smooth and problem.regulariser.strong_convexity > 0:
-        reduced = SVRG()
-        if reduced.obstacle(problem, public) is None and _is_stable(reduced, instance):
+        variance_reduced = SVRG()
+        if variance_reduced.obstacle(problem, public) is None and _is_stable(variance_reduced, instance):
             return Choice(
-                reduced, "with a ridge and so many units, changes of the gradient need little noise"
+                variance_reduced, "with a ridge and so many units, changes of the gradient need little noise"
             )
     loss = problem.loss
     convex = instance.has_own_loss and looks_convex(problem, public)
@@ -216,10 +230,10 @@ def automatic(instance: Instance) -> Choice:
             clipped,
             "the loss looks convex, on which averaged steps settle, and the clip is chosen privately",
         )
-    windows = PrivateClip(inner=O2NC(quantile=o2nc.own_quantile(instance)))
-    if instance.has_own_loss and windows.obstacle(problem, public) is None:
+    windowed = PrivateClip(inner=O2NC(quantile=o2nc.own_quantile(instance)))
+    if instance.has_own_loss and windowed.obstacle(problem, public) is None:
         return Choice(
-            windows,
+            windowed,
             "the loss is not known to be convex and smooth on the whole: the clip is chosen privately and follows the "
             "gradients, and steps do not scale with them",
         )
@@ -235,7 +249,7 @@ def automatic(instance: Instance) -> Choice:
 
 
 def _without_noise(instance: Instance) -> Choice:
-    """The default where nothing is private."""
+    """The default with the noise off (an infinite epsilon)."""
     problem, public = instance.problem, instance.public
     is_curved = math.isfinite(problem.loss.curvature) and problem.loss.convex is not False
     counted = isinstance(problem.loss, Poisson)  # its curvature is a guess, which only the clip makes safe
@@ -246,7 +260,7 @@ def _without_noise(instance: Instance) -> Choice:
 
 
 def _for_stated(instance: Instance) -> Choice:
-    """The default for a smooth loss of the user's own that says how curved it is."""
+    """The default for a loss of the user's own that states a finite curvature."""
     chosen = PrivateClip(inner=GradientDescent())
     if math.isinf(instance.gradient_bound) and chosen.obstacle(instance.problem, instance.public) is None:
         return Choice(chosen, "its steps follow the stated curvature, and the clip is chosen privately")
@@ -254,14 +268,14 @@ def _for_stated(instance: Instance) -> Choice:
 
 
 def _for_values(instance: Instance) -> Choice:
-    """The default where nothing but values is known of the loss."""
+    """The default for a black box, of which only values are known."""
     reason = "it asks for values of the loss alone, and the loss is a black box"
-    windows: Solver = PrivateClip(inner=O2NC()) if instance.is_private else O2NC()
-    return Choice(windows, reason)
+    windowed: Solver = PrivateClip(inner=O2NC()) if instance.is_private else O2NC()
+    return Choice(windowed, reason)
 
 
 def _for_groups(instance: Instance) -> Choice:
-    """The default for the worst of several groups."""
+    """The default for an objective that is the largest of several groups' mean losses."""
     problem, public = instance.problem, instance.public
     two_stages, whitened = WorstGroupTwoStage(), Whitening(inner=WorstGroupDescent())
     if public.d > MANY_COLUMNS and two_stages.obstacle(problem, public) is None:
@@ -272,13 +286,16 @@ def _for_groups(instance: Instance) -> Choice:
 
 
 def _for_users(instance: Instance) -> Choice:
-    """The default where everything a user contributed is protected together."""
+    """The default where the privacy unit is a user with all their records."""
     problem, public = instance.problem, instance.public
-    # Frank-Wolfe's noise is log(2p) times that of an entry, descent's sqrt(p) times, at a clip that m records shorten.
-    choosing = FrankWolfe()
+    # Frank-Wolfe's noise grows with log(2p), that of descent with sqrt(p); but descent clips users' averages, whose
+    # spread falls with the number m of records. So Frank-Wolfe is taken for m log(2p)^2 < p.
+    frank_wolfe = FrankWolfe()
     few = public.typical_records * math.log(2 * instance.parameters) ** 2 < instance.parameters
-    if _has_l1_ball(problem.constraint) and few and choosing.obstacle(problem, public) is None:
-        return Choice(choosing, "on an l1 ball its noise grows with the logarithm of the number of features")
+    if _has_l1_ball(problem.constraint) and few and frank_wolfe.obstacle(problem, public) is None:
+        return Choice(
+            frank_wolfe, "on an l1 ball its noise grows with the logarithm of the number of features"
+        )
     averaging = UserFederatedAveraging()
     if user_federated_averaging.wins(instance) and averaging.obstacle(problem, public) is None:
         return Choice(averaging, "each user has many records to learn from")
@@ -300,8 +317,8 @@ def _for_users(instance: Instance) -> Choice:
     return Choice(UserGradientDescent(), "it clips users at the spread of their averages")
 
 
-def _wanted(instance: Instance) -> Iterator[tuple[Solver, str]]:
-    """Solvers for the problem's shape, the best first."""
+def _candidates(instance: Instance) -> Iterator[tuple[Solver, str]]:
+    """Candidates by the kind of loss and set, each with its reason, the most accurate first; for records only."""
     problem = instance.problem
     constraint, growth = problem.constraint, problem.growth
     sharp = growth is not None and growth.kappa >= 2.0 and math.isinf(problem.loss.curvature)
@@ -328,14 +345,14 @@ def _wanted(instance: Instance) -> Iterator[tuple[Solver, str]]:
 def _has_few_columns(instance: Instance) -> bool:
     """Whether p <= 2/3 (n mu)^(2/3).
 
-    The excess of mirror descent goes with sqrt(p) / (n mu), that of Frank-Wolfe with (n mu)^(-2/3). The factor is by
-    `benchmarks.auto` with 30 to 1,000 columns at epsilon 0.3 to 3.
+    The excess of mirror descent is proportional to sqrt(p) / (n mu), that of Frank-Wolfe to (n mu)^(-2/3). The factor
+    was measured with `benchmarks.auto`, for 30 to 1,000 columns at epsilon 0.3 to 3.
     """
     return instance.parameters <= FEW_COLUMNS * (instance.public.n * instance.mu) ** (2.0 / 3.0)
 
 
 def _has_l1_ball(constraint: Constraint) -> bool:
-    """Whether a set is an l1 ball or has one among its parts."""
+    """Whether a set is an l1 ball or a product with one among its parts."""
     parts = constraint.parts if isinstance(constraint, Product) else ((constraint, 0),)
     return any(isinstance(part, L1Ball) for part, _ in parts)
 
@@ -351,19 +368,19 @@ def _is_stable(solver: SVRG, instance: Instance) -> bool:
 # ---- Whether a loss of the user's own looks convex, and whether records share its corners: by its formula --
 # A loss is convex if `f((a + b) / 2) <= (f(a) + f(b)) / 2` for all parameters a and b. Up to 512 pairs at three
 # distances are tried, with rows of the longest length and targets of both signs and several sizes; all are drawn with
-# one fixed key and hold no data. That no pair refutes it proves nothing, so it only says which solver is likely to be
-# the better one.
+# one fixed seed and hold no data. That no pair refutes convexity proves nothing, so the answer only says which solver
+# is likely to be better.
 #
-# The mean of many records' losses is smooth where each has a corner of its own, as |x . w - y|, and steps settle on it;
-# max_j |w_j| has corners where all records have them, and steps do not. A segment is halved thirty times, each time to
-# the half over which the mean gradient of 64 such records moves further: there is a shared corner if what remains is
-# over a quarter of a gradient's length.
+# The mean of many records' losses is nearly smooth if each has a corner of its own, as |x . w - y|, and the iterates of
+# descent converge on it; max_j |w_j| has its corners in the same places for all records, and they do not. A segment is
+# halved thirty times, each time to the half over which the mean gradient of 64 generated records changes more: there is
+# a shared corner if the change over what remains is longer than a quarter of the records' mean gradient length.
 MOST_PAIRS, FEWEST_PAIRS = 512, 8
-MOST_NUMBERS = 4_000_000  # of all pairs; a model of more than an eighth of that is not tried
-DISTANCES = (0.3, 3.0, 30.0)  # over the row bound: how far predictions move
+MOST_NUMBERS = 4_000_000  # in all that is generated; a model of more than an eighth of that is not tried
+DISTANCES = (0.3, 3.0, 30.0)  # over the row bound: the standard deviations of the drawn parameters
 TARGETS = (-3.0, -1.0, 0.0, 1.0, 3.0)
-ROUNDING = 1e-9
-SEGMENTS, RECORDS, HALVINGS, JUMP = 32, 64, 30, 0.25
+ROUNDING = 1e-9  # by which two values may differ and count as equal, over their size
+SEGMENTS, RECORDS, HALVINGS, JUMP = 32, 64, 30, 0.25  # JUMP is over a typical gradient's length
 
 
 def looks_convex(problem: Problem, public: Public) -> bool:
@@ -377,7 +394,7 @@ def looks_convex(problem: Problem, public: Public) -> bool:
 
 
 def shares_corners(problem: Problem, public: Public) -> bool:
-    """Whether the mean loss has corners, however many records there are. Utility only."""
+    """Whether the mean loss seems to have corners, however many records there are. Utility only."""
     loss = problem.loss
     if not isinstance(loss, RecordLoss) or math.isfinite(loss.curvature):
         return False
@@ -386,6 +403,7 @@ def shares_corners(problem: Problem, public: Public) -> bool:
 
 @lru_cache(maxsize=64)
 def _no_pair_refutes(loss: RecordLoss, shape: tuple[int, ...], features: int, row_bound: float) -> bool:
+    """Whether no generated pair of parameters violates midpoint convexity; False for models too large to try."""
     pairs = min(MOST_NUMBERS // max(math.prod(shape), features), MOST_PAIRS)
     if pairs < FEWEST_PAIRS:
         return False
@@ -406,6 +424,7 @@ def _no_pair_refutes(loss: RecordLoss, shape: tuple[int, ...], features: int, ro
 
 @lru_cache(maxsize=64)
 def _has_jump(loss: RecordLoss, shape: tuple[int, ...], features: int, row_bound: float) -> bool:
+    """Whether the mean gradient of generated records jumps on some segment; False for models too large to try."""
     segments = min(MOST_NUMBERS // (RECORDS * max(math.prod(shape), features)), SEGMENTS)
     if segments < 1:
         return False
@@ -433,14 +452,14 @@ def _has_jump(loss: RecordLoss, shape: tuple[int, ...], features: int, row_bound
 def _points(
     rng: np.random.Generator, pairs: int, shape: tuple[int, ...], row_bound: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Two ends of each segment."""
+    """The two ends of each segment, (pairs, *shape) each, normal at a random one of the distances."""
     far = rng.choice(DISTANCES, pairs).reshape(-1, *[1] * len(shape)) / row_bound
     first, second = far * rng.normal(size=(2, pairs, *shape))
     return first, second
 
 
 def _records(rng: np.random.Generator, count: int, features: int, row_bound: float) -> tuple[Array, Array]:
-    """Rows of the longest length, and targets."""
+    """Rows of the longest length, (count, features), and targets of `TARGETS`, (count,)."""
     rows = rng.normal(size=(count, features))
     rows *= row_bound / np.linalg.norm(rows, axis=1, keepdims=True)
     with double_precision():

@@ -1,11 +1,14 @@
 """Private whitening: release the second moment of the rows once, then solve in coordinates where they look alike.
 
-Isotropic noise costs a gradient method tr(H^-1), and the columns of real tables are rarely alike. In v = B^-1 w, B the
-inverse square root of the released second moment plus a floor, the loss is about equally curved in every direction.
+Minimises F(w) + (lam / 2) |w|^2 over w of shape (d,) or (d, K), F the mean over n units of a generalised-linear loss.
+Noise of standard deviation s per coordinate costs a gradient method 0.5 s^2 tr(H^-1) of excess, H the Hessian at the
+optimum; tr(H^-1) is large where columns are correlated or of unequal size. In v = B^-1 w, B the inverse square root of
+the released second moment plus a floor, the loss is about equally curved in every direction. The formulas of the floor,
+the clip in v and the number of steps stand in `planning.whitening`.
 
 Source:
-    Amin, Dick, Kulesza, Munoz, Vassilvitskii 2019 release second moments for regression; the floor that sinks into
-    ordinary clipped descent where the moment is all noise, and the clip that follows the signal, are ours.
+    Amin, Dick, Kulesza, Munoz, Vassilvitskii 2019 release second moments for regression. The floor, which turns the
+    method into ordinary clipped descent where the moment is mostly noise, and the clip by the signal are ours.
 """
 
 import math
@@ -48,31 +51,32 @@ from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.needs import FewFeatures, GeneralisedLinear, Need, NoSet, RidgeAtMost
 from privopt.solvers.user_gradient_descent import UserGradientDescent
 
-WIDEST = 2_000  # d^2 numbers are released and d^3 operations spent
+WIDEST = 2_000  # the largest d: d^2 numbers are released, and their eigenvectors take d^3 operations
 
-# ---- What to expect of a whitened descent, from public numbers: fitted to measurements on the panel --------
-# With n units of d columns, the constant included, factor 2 (replace-one) or 1, and budget mu (Gaussian DP):
+# ---- Expected excess of a whitened descent, from public numbers: fitted to measurements on the panel -------
+# With n units of d columns, the constant included, factor 2 (replace-one) or 1 (add-or-remove-one), budget mu (Gaussian
+# DP), and two numbers per loss: kappa, and C, the typical excess of the best constant prediction,
 #
 #     noise       x = factor d / (2 kappa n mu)
-#     excess      C x / (1 + x)             above the best model without privacy; C: the constant's excess, typically
+#     excess      C x / (1 + x)             above the best model without privacy, in units of the loss
 #     share       1 / (1 + x)               of the achievable improvement over a constant prediction
 #
-# kappa, C and how far tables lie apart stand in `FITTED`, by loss; targets to predict are scaled to [-1, 1]. They were
-# fitted on the half of the panel that there is to choose on (`python -m benchmarks.panel_forecast`), so that tables,
-# not cells, weigh alike. Two tables with the same public numbers can differ much in how far the optimum is and in how
-# many directions carry it, and no public number tells which; so the prediction is a range.
+# `FITTED` has kappa, C and the spread of tables around this formula; numeric targets are scaled to [-1, 1]. They were
+# fitted on the panel's development set (`python -m benchmarks.panel_forecast`), every table with the same weight. Two
+# tables with the same public numbers can differ much in the distance of the optimum and in the number of directions
+# that matter, and no public number tells which; so the prediction is a range.
 FITTED_ON = "fitted on other tables; about eight of ten end in this range"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """What was fitted for a loss.
+    """The fitted constants of one loss, for the formulas above.
 
     Attributes:
-        learnable: C, units of the loss.
-        signal: kappa.
-        spread: the range is the excess divided by this to the excess times this.
-        shares: whether its share holds well enough to be said.
+        learnable: C, in units of the loss.
+        signal: kappa, without a unit.
+        spread: the predicted range goes from the excess over this to the excess times this.
+        shares: whether 1 / (1 + x) was accurate enough to be stated in the plan.
     """
 
     learnable: float
@@ -81,12 +85,12 @@ class Fitted:
     shares: bool = True
 
     def noise(self, instance: Instance) -> float:
-        """x."""
+        """x, the noise of a whitened descent relative to the signal."""
         public = instance.public
         return public.relation.factor * public.d / (2.0 * self.signal * public.n * instance.mu)
 
     def excess(self, noise: float) -> float:
-        """C x / (1 + x)."""
+        """C x / (1 + x), the expected excess at relative noise x."""
         return self.learnable * noise / (1.0 + noise)
 
 
@@ -101,19 +105,19 @@ FITTED: dict[type[Loss], Fitted] = {
 
 
 def fitted(loss: Loss) -> Fitted | None:
-    """What was fitted for a loss; None where nothing was."""
+    """The fitted constants of a loss; None for a loss without any."""
     return FITTED.get(type(loss))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Whitening(Solver):
-    """A charged front end: one noisy second moment, then any solver that runs in other coordinates.
+    """Release one noisy second moment of the rows, then run an inner solver in the coordinates that it gives.
 
     Attributes:
         inner: the solver; its steps, clip and step size are derived for the whitened problem where left open.
         share: fraction of mu^2 (Gaussian DP) that the second moment may spend.
         coarse: c; gradient descent takes the first half of its steps in coordinates whose floor is at least c R^2, and
-            goes on from there in its own; 0 for none. Default 0.1 where the loss is not convex, else 0.
+            the other half in its own; 0 takes all steps in its own. Default 0.1 where the loss is not convex, else 0.
         level_share: fraction of mu^2 that tells how large counts are, see `planning.counts`; 0 for no such release.
             Default: by n and the budget for counts with a constant column, else 0.
         rescaling_share: fraction of mu^2 that tells scale and shift of the predictions after the inner solver, see
@@ -122,16 +126,17 @@ class Whitening(Solver):
         quantile_share: fraction of mu^2 that sets the share of targets below a quantile fit to its level after the
             inner solver, see `planning.quantile_level`; 0 for no such releases. Default: by n and the budget for
             records with a constant column, else 0.
-        rule: how the coordinates follow from the released second moment, set by `configure`.
+        rule: from the released second moment to coordinates, one class per unit and kind of target; set by `configure`.
         rescaling_clip: C of those releases, set by `configure`.
         moment_bound: R of the second moment, set by `configure`: 1 where rows have a constant 1 in them, and each is
             divided by its length there; else that of the rows.
         noise_multiplier: of the second moment; those of the other releases here follow from the shares.
     Guarantee:
-        One Gaussian release of the second moment, sensitivity sqrt(factor) R^2 / n in the Frobenius norm for
-        R = `moment_bound`, for counts one of their magnitudes, sensitivity sqrt(factor) / n, composed with the releases
-        of `inner`, and of scale and shift or a quantile's shares; everything between is post-processing. All noise
-        multipliers are fixed beforehand.
+        (epsilon, delta)-DP under the curator's relation, for any data. One Gaussian release of the second moment,
+        sensitivity sqrt(factor) R^2 / n in the Frobenius norm for R = `moment_bound` (sqrt(2), not 2: both units' parts
+        are positive semidefinite), for counts one of their magnitudes, sensitivity sqrt(factor) / n, composed with the
+        releases of `inner`, and of scale and shift or a quantile's shares; everything between is post-processing. All
+        noise multipliers are fixed beforehand.
     Source:
         See the module.
     """
@@ -159,8 +164,8 @@ class Whitening(Solver):
     moment_bound: float | None = field(default=None)
 
     def check(self) -> None:
-        """Only steps that are all alike can be cut in two."""
-        if self.coarse and not _can_be_cut(self.inner):
+        """Refuse `coarse` for steps that cannot be taken in two parts, and shares that add up to 1 or more."""
+        if self.coarse and not _splits_in_two(self.inner):
             raise ValueError(
                 f"coarse={self.coarse!r} cuts the steps of gradient descent in two: that is for "
                 "inner=GradientDescent(...) with equal shares that returns an average or its last point."
@@ -175,7 +180,7 @@ class Whitening(Solver):
                 f"level_share={self.level_share!r} is for counts, rescaling_share={self.rescaling_share!r} for two "
                 "classes: give one of them."
             )
-        if self.share + self._beside() >= 1.0:
+        if self.share + self._other_shares() >= 1.0:
             raise ValueError(
                 f"share={self.share!r}, level_share={self.level_share!r} and rescaling_share="
                 f"{self.rescaling_share!r} leave nothing for the inner solver: let them add up to less than 1."
@@ -183,7 +188,7 @@ class Whitening(Solver):
 
     @property
     def title(self) -> str:
-        """What runs inside, and that it does so in whitened coordinates."""
+        """The inner solver's title after the word "whitened"."""
         return f"whitened {self.inner.title}"
 
     @property
@@ -193,7 +198,7 @@ class Whitening(Solver):
 
     @property
     def makes(self) -> tuple[int, int]:
-        """The inner solver's, of a map of the rows; scale and shift, and a quantile's level, map them again."""
+        """The inner solver's blocks and maps, one map to v, and one each for scale and shift and a quantile's level."""
         blocks, maps = self.inner.makes
         return blocks, maps + 1 + sum(share != 0 for share in (self.rescaling_share, self.quantile_share))
 
@@ -208,7 +213,7 @@ class Whitening(Solver):
         return self.inner.weighs_groups
 
     def event(self, public: Public) -> Event:
-        """The counts' magnitudes if there are any, the second moment, the inner solver's, scale and shift."""
+        """Counts' magnitudes, the second moment, the inner solver's, scale and shift, a quantile's shares; in order."""
         first = [self._level_noise().event()] if self.level_share else []
         last = [self._rescaling_noise().event()] * rescaling.STEPS if self.rescaling_share else []
         if self.quantile_share:
@@ -216,13 +221,18 @@ class Whitening(Solver):
         return sequence([*first, Gaussian(self.noise_multiplier).event(), self.inner.event(public), *last])
 
     def scaled(self, factor: float) -> Self:
-        """All noise times `factor`."""
+        """The same solver with the noise of its own releases and of the inner solver times `factor`."""
         return super().scaled(factor).with_(inner=self.inner.scaled(factor))
 
     def filled(self, instance: Instance) -> Self:
-        """The rule, and the inner solver's own settings for a problem of those lengths."""
+        """The shares, the rule, and the inner solver filled for the public bounds of the whitened problem.
+
+        Coordinates are known only after a release, so the inner solver is filled in `planned()` ones, whose typical row
+        is the longest that the rule allows; `run` replaces its lengths (clip, step size) and nothing that is priced.
+        """
         inner = self.inner
         if isinstance(inner, UserGradientDescent):
+            # By user the rule also sets fields of the inner solver, and no release corrects the predictions.
             level_share = self.level_share
             if level_share is None or not instance.is_private:
                 level_share = counts.level_share(instance, self.share)
@@ -232,8 +242,8 @@ class Whitening(Solver):
                 users_rule = UserCountsRule.of(instance, self.share, level_share)
                 users = users_rule.users
             inner = inner.with_(**users.fields(inner))
-            rest = planning.inner_instance(instance, self.share, level_share)
-            inner = inner.in_coordinates(users.planned()).filled(rest)
+            inner_task = planning.inner_instance(instance, self.share, level_share)
+            inner = inner.in_coordinates(users.planned()).filled(inner_task)
             bound = users.whitening.row_bound
             return self.with_(
                 inner=inner,
@@ -245,7 +255,7 @@ class Whitening(Solver):
             )
         level_share = self.level_share
         if level_share is None or not instance.is_private:
-            plain = _can_be_cut(inner) and not self.coarse and not instance.public.by_user
+            plain = _splits_in_two(inner) and not self.coarse and not instance.public.by_user
             level_share = counts.level_share(instance, self.share) if plain else 0.0
         rescaling_share = self.rescaling_share
         if rescaling_share is None or not instance.is_private:
@@ -256,7 +266,7 @@ class Whitening(Solver):
             quantile_share = quantile_level.default_share(instance)
             quantile_share = quantile_share if self.share + quantile_share < 1.0 else 0.0
         beside = level_share + rescaling_share + quantile_share
-        rest = planning.inner_instance(instance, self.share, beside)
+        inner_task = planning.inner_instance(instance, self.share, beside)
         if level_share:
             rule: WhiteningRule | CountsRule = CountsRule.of(instance, self.share, level_share)
             public_rule, coarse = rule.whitening, 0.0
@@ -264,13 +274,13 @@ class Whitening(Solver):
             rule = public_rule = WhiteningRule.of(instance, self.share, beside=beside)
             coarse = self.coarse
             if coarse is None:
-                coarse = planning.coarse(instance) if _can_be_cut(inner) else 0.0
+                coarse = planning.coarse(instance) if _splits_in_two(inner) else 0.0
         if isinstance(inner, GradientDescent) and not inner.is_set("steps"):
             inner = inner.with_(steps=public_rule.steps() * (2 if coarse else 1))
             if instance.is_private and not inner.is_set("returns"):
                 constants = public_rule.constants
                 inner = inner.with_(returns="corrected" if constants.corrected else constants.returns)
-        inner = inner.in_coordinates(public_rule.planned()).filled(rest)
+        inner = inner.in_coordinates(public_rule.planned()).filled(inner_task)
         return self.with_(
             inner=inner,
             rule=rule,
@@ -283,12 +293,12 @@ class Whitening(Solver):
         )
 
     def configure(self, instance: Instance) -> Self:
-        """Derive what was left open; split the budget and calibrate both parts together."""
+        """Fill the fields, configure the inner solver for its part of mu^2, then scale all noise by one factor."""
         solver = self.filled(instance)
         if solver.is_set("noise_multiplier"):
             return solver
-        rest = planning.inner_instance(instance, self.share, solver._beside())
-        inner = solver.inner.configure(rest)
+        inner_task = planning.inner_instance(instance, self.share, solver._other_shares())
+        inner = solver.inner.configure(inner_task)
         if not instance.is_private:
             return solver.with_(noise_multiplier=0.0, inner=inner)
         split = solver.with_(noise_multiplier=1.0 / (instance.mu * math.sqrt(self.share)), inner=inner)
@@ -299,13 +309,15 @@ class Whitening(Solver):
         )
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
-        """Generalised linear losses with a ridge or no penalty on a moderate number of features."""
+        """Generalised-linear losses with a ridge or no penalty and no constraint set, on at most `WIDEST` features."""
         refused = super().applicable(problem, public)
         if refused is not None:
             return refused
         if self.level_share and counts.constant_column(problem) is None:
             return "level_share is for counts with a constant column: Problem(..., constant=...)"
-        if self.level_share and not (_can_be_cut(self.inner) or isinstance(self.inner, UserGradientDescent)):
+        if self.level_share and not (
+            _splits_in_two(self.inner) or isinstance(self.inner, UserGradientDescent)
+        ):
             return f"level_share is for gradient descent, all steps alike, not for {self.inner.title}"
         if self.quantile_share and not quantile_level.applies(problem, public):
             return "quantile_share is for records, a quantile loss and Problem(..., constant=...)"
@@ -316,21 +328,21 @@ class Whitening(Solver):
         return self.inner.obstacle(problem, public)
 
     def releases(self) -> int:
-        """The counts' magnitudes if there are any, the second moment, the inner solver's, scale and shift."""
-        return (2 if self.level_share else 1) + self.inner.releases() + self._last_releases()
+        """The number of releases in `event`."""
+        return (2 if self.level_share else 1) + self.inner.releases() + self._releases_after_inner()
 
     def passes(self) -> float:
-        """The second moment, the map of the rows, and the inner solver's; the magnitudes ask for targets alone."""
-        return 2.0 + self.inner.passes() + self._last_releases()
+        """One each for second moment and map, the inner solver's, the corrections'; magnitudes read targets alone."""
+        return 2.0 + self.inner.passes() + self._releases_after_inner()
 
     def matrix_seconds(self, public: Public) -> float:
-        """The second moment, its eigenvectors and the map of the rows, beside the inner solver's."""
+        """Seconds for the second moment, its eigenvectors and the map of the rows, and the inner solver's."""
         return second_moment_seconds(public) + mapping_seconds(public) + self.inner.matrix_seconds(public)
 
     def forecast(self, instance: Instance) -> Forecast:
-        """The range of the excess and the expected share; of other losses what noise leaves at the rule's clip.
+        """The excess with its range and the share, by `FITTED`; for other losses the excess of the noise alone.
 
-        The notices are those of the inner solver, for counts with what the planned clip and step size are relative to.
+        The notices are the inner solver's; for counts one more says that clip and step size are relative to the mean.
         """
         of_users = isinstance(self.inner, UserGradientDescent) and not self.level_share
         if of_users or self.weighs_groups:
@@ -368,30 +380,33 @@ class Whitening(Solver):
         )
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
-        """Release the second moment, change coordinates, run the inner solver there."""
+        """Release the second moment, run the inner solver in its coordinates, then correct the predictions."""
         assert self.rule is not None
         public, rule = curator.public, self.rule
-        found, stddev = None, 0.0
+        counts_level, counts_stddev = None, 0.0
         if isinstance(rule, CountsRule | UserCountsRule):
             noise, query = self._level_noise(), TargetMagnitudes(largest=rule.largest)
             magnitudes = curator.release(query, noise)
-            stddev = noise.noise_multiplier * float(query.sensitivity(public))
-            found = counts.level(magnitudes, stddev, rule.largest)
-            start = rule.begin(start, found)
-        curator.announce("second moment of the rows")
+            counts_stddev = noise.noise_multiplier * float(query.sensitivity(public))
+            counts_level = counts.level(magnitudes, counts_stddev, rule.largest)
+            start = rule.begin(start, counts_level)
+        curator.announce("second moment of the rows")  # to the progress observer; it releases nothing
         assert self.moment_bound is not None
         moment = curator.release(SecondMoment(row_bound=self.moment_bound), Gaussian(self.noise_multiplier))
         released, inner = unpack(moment, public.d), self.inner
-        usable = self._usable(released, public)
+        usable = self._usable_units(released, public)
         if isinstance(rule, CountsRule | UserCountsRule):
-            assert found is not None
-            outcome = inner.run_in(curator, problem, start, rule.coordinates(released, found, start))
+            assert counts_level is not None
+            outcome = inner.run_in(curator, problem, start, rule.coordinates(released, counts_level, start))
             if isinstance(rule, CountsRule):
-                outcome = outcome._replace(params=rule.levelled(outcome.params, released, found, stddev))
+                outcome = outcome._replace(
+                    params=rule.levelled(outcome.params, released, counts_level, counts_stddev)
+                )
             who = "users" if public.by_user else "records"
-            mean = Finding(found.mean, f"of the {who}, as released before the descent")
+            mean = Finding(counts_level.mean, f"of the {who}, as released before the descent")
             return outcome._replace(findings={**usable, "mean_count": mean, **outcome.findings})
         if self.coarse and isinstance(rule, WhiteningRule) and isinstance(inner, GradientDescent):
+            # Less whitened first: on a loss that is not convex, fully whitened steps from 0 end in poor local minima.
             first, rough = inner.steps // 2, rule.with_floor(self.coarse)
             begun = inner.with_(steps=first).run_in(curator, problem, start, rough.coordinates(released))
             start, inner = begun.params, inner.with_(steps=inner.steps - first)
@@ -399,7 +414,7 @@ class Whitening(Solver):
         if self.rescaling_share and isinstance(rule, WhiteningRule):
             assert self.rescaling_clip is not None
             assert isinstance(problem.loss, GLMLoss)
-            path, coordinates = None, rule.coordinates(released)
+            path, coordinates = None, rule.coordinates(released)  # path: of the noise into the result
             if isinstance(inner, GradientDescent):
                 inward = coordinates.inward(outcome.params)
                 path = inner.in_coordinates(coordinates).noise_path(inward, public, problem.loss, rule.ridge)
@@ -421,11 +436,11 @@ class Whitening(Solver):
             )
             outcome = outcome._replace(params=params)
         outcome = outcome._replace(findings={**usable, **outcome.findings})
-        return self._telling(outcome, released, problem, public)
+        return self._with_improvement_share(outcome, released, problem, public)
 
     @property
-    def _divides(self) -> bool:
-        """Whether rows enter the second moment divided by their length."""
+    def _divides_rows(self) -> bool:
+        """Whether each row is divided by its length in the second moment, so that its trace counts usable units."""
         rule = self.rule
         if isinstance(rule, UserCountsRule):
             rule = rule.users
@@ -433,14 +448,14 @@ class Whitening(Solver):
             rule = rule.whitening
         return rule is not None and rule.divided
 
-    def _usable(self, released: Array, public: Public) -> dict[str, Finding]:
-        """How many units the second moment says are usable; nothing where rows enter it as they are."""
-        if not self._divides:
+    def _usable_units(self, released: Array, public: Public) -> dict[str, Finding]:
+        """The number of usable units by the trace of the second moment; empty where rows are not divided."""
+        if not self._divides_rows:
             return {}
         return Usable.in_moment(released, self.noise_multiplier, public).findings
 
     def tells_usable(self, instance: Instance) -> bool:
-        """Whether the trace of its second moment does."""
+        """Whether the second moment will tell how many units are usable: if its trace has little enough noise."""
         if not planning.divides(instance):
             return False
         return tells(
@@ -448,15 +463,17 @@ class Whitening(Solver):
         )
 
     def indicators(self, instance: Instance) -> Mapping[str, Finding]:
-        """As of any solver, and how exactly the number of usable units will be known."""
+        """The indicators of any solver, and the standard deviation of the number of usable units."""
         found = super().indicators(instance)
-        if not self._divides:
+        if not self._divides_rows:
             return found
         deviation = moment_deviation(self.noise_multiplier, instance.public)
         return {**found, **announced(deviation, instance.public, "at no further price")}
 
-    def _telling(self, outcome: Outcome, released: Array, problem: Problem, public: Public) -> Outcome:
-        """With the share of the achievable improvement that the releases tell, for losses where that holds."""
+    def _with_improvement_share(
+        self, outcome: Outcome, released: Array, problem: Problem, public: Public
+    ) -> Outcome:
+        """The outcome with the improvement share by its releases; unchanged where no formula for it holds."""
         rule = self.rule
         if outcome.evidence is None or not isinstance(rule, WhiteningRule):
             return outcome
@@ -466,60 +483,62 @@ class Whitening(Solver):
         said = improvement_words.findings(found, public, rule.budget)
         return outcome._replace(findings={**outcome.findings, **said})
 
-    def _beside(self) -> float:
-        """The share of mu^2 for neither the second moment nor the inner solver."""
+    def _other_shares(self) -> float:
+        """The share of mu^2 for all releases but the second moment and the inner solver's."""
         return (self.level_share or 0.0) + (self.rescaling_share or 0.0) + (self.quantile_share or 0.0)
 
-    def _last_releases(self) -> int:
-        """How many there are after the inner solver's."""
+    def _releases_after_inner(self) -> int:
+        """The number of releases after those of the inner solver."""
         shares = self._quantile_steps() if self.quantile_share else 0
         return shares + (rescaling.STEPS if self.rescaling_share else 0)
 
     def _quantile_steps(self) -> int:
-        """How many shares of targets are released."""
+        """K, how many shares of targets below a quantile fit are released."""
         return quantile_level.steps(is_private=self.noise_multiplier > 0)
 
     def _quantile_noise(self) -> Gaussian:
-        """That of each share of the targets."""
+        """The noise of each of the K released shares of targets, which together spend `quantile_share`."""
+        # z spends `share` of mu^2, so each of K releases that spend q' together has z sqrt(K share / q').
         assert self.quantile_share
         factor = self.share / self.quantile_share * self._quantile_steps()
         return Gaussian(self.noise_multiplier * math.sqrt(factor))
 
     def _rescaling_noise(self) -> Gaussian:
-        """That of each gradient by scale and shift."""
+        """The noise of each of the gradients by scale and shift, which together spend `rescaling_share`."""
         assert self.rescaling_share
         factor = self.share / self.rescaling_share * rescaling.STEPS
         return Gaussian(self.noise_multiplier * math.sqrt(factor))
 
     def _level_noise(self) -> Gaussian:
-        """That of the counts' magnitudes, whose noise is to the second moment's as the shares say."""
+        """The noise of the single release of the counts' magnitudes, which spends `level_share`."""
         assert self.level_share
         return Gaussian(self.noise_multiplier * math.sqrt(self.share / self.level_share))
 
 
-def _can_be_cut(inner: Solver) -> bool:
-    """Whether the steps of a solver may be taken in two parts: gradient descent, all steps alike."""
+def _splits_in_two(inner: Solver) -> bool:
+    """Whether the steps of a solver may be taken in two parts: equal steps of gradient descent, no chosen iterate."""
     if not isinstance(inner, GradientDescent):
         return False
     return inner.shares == "equal" and inner.returns not in ("random", "flattest", "corrected")
 
 
 # ---- The intercept of a quantile fit at which the share of targets below it is its level -------------------
-# The rows are mapped to two columns, one that is a released result's prediction and one of ones, so every release is a
-# clipped gradient like any other; see `planning.quantile_level`.
+# The rows are mapped to two columns: the released model's prediction (scaled down) and the column of ones. The slope by
+# the second is the share of targets below the fit less the level, so a release is a clipped gradient of two entries;
+# see `planning.quantile_level`.
 def at_level(curator: Curator, loss: Quantile, params: Array, constant: int, *, noise: Gaussian) -> Array:
-    """The parameters with the intercept moved, (d,).
+    """The parameters (d,) with the intercept moved by bisection, one released gradient per halving.
 
     Args:
-        curator: answers K gradients of two entries.
-        loss: the pinball loss that was minimised, with its corner made smooth; here it has its corner.
-        params: the result, released.
-        constant: the number of the column of ones.
+        curator: answers K gradients of two entries, K by `planning.quantile_level`.
+        loss: the pinball loss that was minimised; its smoothing is left out here.
+        params: the released result, (d,).
+        constant: the index of the column of ones.
         noise: of each of the gradients.
     """
     found = np.nan_to_num(np.asarray(params, np.float64))
     longest = curator.public.row_bound * max(float(np.linalg.norm(found)), 1e-3)
-    # The first column, a prediction times this, adds nothing to a length of 1.
+    # The column of predictions times this is at most THIN long, so it adds next to nothing to the clip and sensitivity.
     thin = quantile_level.THIN / longest
     basis = np.zeros((len(found), 2))
     basis[:, 0], basis[constant, 1] = thin * found, 1.0
@@ -538,7 +557,7 @@ def at_level(curator: Curator, loss: Quantile, params: Array, constant: int, *, 
 
 # ---- Scale and shift of a result's predictions, learnt from gradients by these two numbers alone -----------
 # The rows are mapped to two columns that follow from the result and the released second moment, so every release is a
-# clipped gradient like any other; see `planning.rescaling` for what is made of them.
+# clipped gradient of two entries; `planning.rescaling` has the columns, the prior and the update of the estimate.
 def rescaled(
     curator: Curator,
     problem: Problem,
@@ -549,16 +568,16 @@ def rescaled(
     clip: float,
     noise: Gaussian,
 ) -> Array:
-    """The parameters with their predictions scaled and shifted, (d,).
+    """The parameters (d,) with their predictions scaled and shifted.
 
     Args:
         curator: answers `rescaling.STEPS` gradients of two entries.
-        problem: of a generalised linear loss, with a ridge or no penalty.
-        params: the result, released.
+        problem: of a generalised-linear loss, with a ridge or no penalty.
+        params: the released result, (d,).
         rows: the spectrum of the released second moment.
-        path: of the noise of the descent that found them; None if it is not known, then nothing is shrunk.
-        clip: C of the gradients, public.
-        noise: of each of them.
+        path: how the noise of the descent entered the result; None if it is not known, then nothing is shrunk.
+        clip: C, the clipping norm of the gradients by (shift, scale); public.
+        noise: of each of these gradients.
     """
     loss, columns = problem.loss, rescaling.two_columns(rows, params)
     assert isinstance(loss, GLMLoss)
