@@ -16,8 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
-import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
 from privopt.curator.base import Curator
@@ -26,7 +24,6 @@ from privopt.ledger.events import Event, sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import counts, improvement_words, quantile_level, rescaling
 from privopt.planning import whitening as planning
-from privopt.planning.coordinates import RowSpectrum
 from privopt.planning.counts import RELATIVE_TO_THE_MEAN, CountsRule
 from privopt.planning.effort import mapping_seconds, second_moment_seconds
 from privopt.planning.forecast import Forecast
@@ -34,14 +31,12 @@ from privopt.planning.improvement_share import improvement_share
 from privopt.planning.improvement_words import expected
 from privopt.planning.instance import Instance
 from privopt.planning.plan import IMPROVEMENT_SHARE, Finding
-from privopt.planning.shrinkage import NoisePath, shrinkage
 from privopt.planning.usable import Usable, announced, moment_deviation, tells
 from privopt.planning.user_whitening import UserCountsRule, UserWhiteningRule
 from privopt.planning.whitening import WhiteningRule
 from privopt.problems.losses import GLMLoss, Huber, Logistic, Loss, Quantile, SmoothedHinge, Softmax, Squared
 from privopt.problems.problem import Problem
 from privopt.public import Public
-from privopt.queries.gradient import ClippedGradient
 from privopt.queries.second_moment import SecondMoment, unpack
 from privopt.queries.target_magnitudes import TargetMagnitudes
 from privopt.result import Outcome
@@ -49,6 +44,7 @@ from privopt.solvers.base import Solver
 from privopt.solvers.fields import number, optional
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.needs import FewFeatures, GeneralisedLinear, Need, NoSet, RidgeAtMost
+from privopt.solvers.stages import Stage, at_level, rescaled
 from privopt.solvers.user_gradient_descent import UserGradientDescent
 
 WIDEST = 2_000  # the largest d: d^2 numbers are released, and their eigenvectors take d^3 operations
@@ -180,7 +176,7 @@ class Whitening(Solver):
                 f"level_share={self.level_share!r} is for counts, rescaling_share={self.rescaling_share!r} for two "
                 "classes: give one of them."
             )
-        if self.share + self._other_shares() >= 1.0:
+        if self.share + self._beside_shares() >= 1.0:
             raise ValueError(
                 f"share={self.share!r}, level_share={self.level_share!r} and rescaling_share="
                 f"{self.rescaling_share!r} leave nothing for the inner solver: let them add up to less than 1."
@@ -198,7 +194,7 @@ class Whitening(Solver):
 
     @property
     def makes(self) -> tuple[int, int]:
-        """The inner solver's blocks and maps, one map to v, and one each for scale and shift and a quantile's level."""
+        """The inner solver's blocks and maps, one map to v, and one for each stage that corrects predictions."""
         blocks, maps = self.inner.makes
         return blocks, maps + 1 + sum(share != 0 for share in (self.rescaling_share, self.quantile_share))
 
@@ -214,10 +210,12 @@ class Whitening(Solver):
 
     def event(self, public: Public) -> Event:
         """Counts' magnitudes, the second moment, the inner solver's, scale and shift, a quantile's shares; in order."""
-        first = [self._level_noise().event()] if self.level_share else []
-        last = [self._rescaling_noise().event()] * rescaling.STEPS if self.rescaling_share else []
-        if self.quantile_share:
-            last += [self._quantile_noise().event()] * self._quantile_steps()
+        own = [
+            (each.is_first, self._noise(each).event())
+            for each in self._beside()
+            for _ in range(each.releases)
+        ]
+        first, last = ([event for is_first, event in own if is_first is place] for place in (True, False))
         return sequence([*first, Gaussian(self.noise_multiplier).event(), self.inner.event(public), *last])
 
     def scaled(self, factor: float) -> Self:
@@ -297,7 +295,7 @@ class Whitening(Solver):
         solver = self.filled(instance)
         if solver.is_set("noise_multiplier"):
             return solver
-        inner_task = planning.inner_instance(instance, self.share, solver._other_shares())
+        inner_task = planning.inner_instance(instance, self.share, solver._beside_shares())
         inner = solver.inner.configure(inner_task)
         if not instance.is_private:
             return solver.with_(noise_multiplier=0.0, inner=inner)
@@ -329,11 +327,12 @@ class Whitening(Solver):
 
     def releases(self) -> int:
         """The number of releases in `event`."""
-        return (2 if self.level_share else 1) + self.inner.releases() + self._releases_after_inner()
+        return 1 + self.inner.releases() + sum(stage.releases for stage in self._beside())
 
     def passes(self) -> float:
         """One each for second moment and map, the inner solver's, the corrections'; magnitudes read targets alone."""
-        return 2.0 + self.inner.passes() + self._releases_after_inner()
+        after = sum(stage.releases for stage in self._beside() if not stage.is_first)
+        return 2.0 + self.inner.passes() + after
 
     def matrix_seconds(self, public: Public) -> float:
         """Seconds for the second moment, its eigenvectors and the map of the rows, and the inner solver's."""
@@ -385,7 +384,7 @@ class Whitening(Solver):
         public, rule = curator.public, self.rule
         counts_level, counts_stddev = None, 0.0
         if isinstance(rule, CountsRule | UserCountsRule):
-            noise, query = self._level_noise(), TargetMagnitudes(largest=rule.largest)
+            noise, query = self._noise(self._level()), TargetMagnitudes(largest=rule.largest)
             magnitudes = curator.release(query, noise)
             counts_stddev = noise.noise_multiplier * float(query.sensitivity(public))
             counts_level = counts.level(magnitudes, counts_stddev, rule.largest)
@@ -425,14 +424,14 @@ class Whitening(Solver):
                 rule.rows(released),
                 path=path,
                 clip=self.rescaling_clip,
-                noise=self._rescaling_noise(),
+                noise=self._noise(self._rescaling()),
             )
             outcome = outcome._replace(params=params)
         if self.quantile_share:
             assert isinstance(problem.loss, Quantile)
             assert problem.constant is not None
             params = at_level(
-                curator, problem.loss, outcome.params, problem.constant, noise=self._quantile_noise()
+                curator, problem.loss, outcome.params, problem.constant, noise=self._noise(self._quantile())
             )
             outcome = outcome._replace(params=params)
         outcome = outcome._replace(findings={**usable, **outcome.findings})
@@ -483,36 +482,31 @@ class Whitening(Solver):
         said = improvement_words.findings(found, public, rule.budget)
         return outcome._replace(findings={**outcome.findings, **said})
 
-    def _other_shares(self) -> float:
-        """The share of mu^2 for all releases but the second moment and the inner solver's."""
+    # The stages that release beside the second moment and the inner solver, and what each spends ---------------------
+    def _level(self) -> Stage:
+        """The magnitudes of the counts, before the second moment."""
+        return Stage(self.level_share or 0.0, 1, is_first=True)
+
+    def _rescaling(self) -> Stage:
+        """The gradients by scale and shift of the predictions."""
+        return Stage(self.rescaling_share or 0.0, rescaling.STEPS)
+
+    def _quantile(self) -> Stage:
+        """The shares of targets below a quantile fit."""
+        is_private = bool(self.quantile_share) and self.noise_multiplier > 0
+        return Stage(self.quantile_share or 0.0, quantile_level.steps(is_private=is_private))
+
+    def _beside(self) -> list[Stage]:
+        """Those that release something, in the order in which they run."""
+        return [stage for stage in (self._level(), self._rescaling(), self._quantile()) if stage.share]
+
+    def _beside_shares(self) -> float:
+        """The share of mu^2 for all of them."""
         return (self.level_share or 0.0) + (self.rescaling_share or 0.0) + (self.quantile_share or 0.0)
 
-    def _releases_after_inner(self) -> int:
-        """The number of releases after those of the inner solver."""
-        shares = self._quantile_steps() if self.quantile_share else 0
-        return shares + (rescaling.STEPS if self.rescaling_share else 0)
-
-    def _quantile_steps(self) -> int:
-        """K, how many shares of targets below a quantile fit are released."""
-        return quantile_level.steps(is_private=self.noise_multiplier > 0)
-
-    def _quantile_noise(self) -> Gaussian:
-        """The noise of each of the K released shares of targets, which together spend `quantile_share`."""
-        # z spends `share` of mu^2, so each of K releases that spend q' together has z sqrt(K share / q').
-        assert self.quantile_share
-        factor = self.share / self.quantile_share * self._quantile_steps()
-        return Gaussian(self.noise_multiplier * math.sqrt(factor))
-
-    def _rescaling_noise(self) -> Gaussian:
-        """The noise of each of the gradients by scale and shift, which together spend `rescaling_share`."""
-        assert self.rescaling_share
-        factor = self.share / self.rescaling_share * rescaling.STEPS
-        return Gaussian(self.noise_multiplier * math.sqrt(factor))
-
-    def _level_noise(self) -> Gaussian:
-        """The noise of the single release of the counts' magnitudes, which spends `level_share`."""
-        assert self.level_share
-        return Gaussian(self.noise_multiplier * math.sqrt(self.share / self.level_share))
+    def _noise(self, stage: Stage) -> Gaussian:
+        """The noise of each release of a stage."""
+        return stage.noise(self.noise_multiplier, self.share)
 
 
 def _splits_in_two(inner: Solver) -> bool:
@@ -520,82 +514,3 @@ def _splits_in_two(inner: Solver) -> bool:
     if not isinstance(inner, GradientDescent):
         return False
     return inner.shares == "equal" and inner.returns not in ("random", "flattest", "corrected")
-
-
-# ---- The intercept of a quantile fit at which the share of targets below it is its level -------------------
-# The rows are mapped to two columns: the released model's prediction (scaled down) and the column of ones. The slope by
-# the second is the share of targets below the fit less the level, so a release is a clipped gradient of two entries;
-# see `planning.quantile_level`.
-def at_level(curator: Curator, loss: Quantile, params: Array, constant: int, *, noise: Gaussian) -> Array:
-    """The parameters (d,) with the intercept moved by bisection, one released gradient per halving.
-
-    Args:
-        curator: answers K gradients of two entries, K by `planning.quantile_level`.
-        loss: the pinball loss that was minimised; its smoothing is left out here.
-        params: the released result, (d,).
-        constant: the index of the column of ones.
-        noise: of each of the gradients.
-    """
-    found = np.nan_to_num(np.asarray(params, np.float64))
-    longest = curator.public.row_bound * max(float(np.linalg.norm(found)), 1e-3)
-    # The column of predictions times this is at most THIN long, so it adds next to nothing to the clip and sensitivity.
-    thin = quantile_level.THIN / longest
-    basis = np.zeros((len(found), 2))
-    basis[:, 0], basis[constant, 1] = thin * found, 1.0
-    corner = Quantile(loss.level)
-    clip = corner.facts.lipschitz * math.hypot(1.0, quantile_level.THIN) * (1.0 + 1e-6)
-    curator.announce("level of the quantile")
-    view = curator.view(basis, curator.public.row_bound * float(np.linalg.norm(basis)) * (1.0 + 1e-6))
-    low, high = -quantile_level.FARTHEST, quantile_level.FARTHEST
-    for _ in range(quantile_level.steps(is_private=noise.noise_multiplier > 0)):
-        at = jnp.asarray([1.0 / thin, 0.5 * (low + high)])
-        slope = view.release(ClippedGradient(loss=corner, at=at, clip=clip), noise)[1]
-        low, high = quantile_level.halved(low, high, float(slope))
-    found[constant] += 0.5 * (low + high)
-    return jnp.asarray(found)
-
-
-# ---- Scale and shift of a result's predictions, learnt from gradients by these two numbers alone -----------
-# The rows are mapped to two columns that follow from the result and the released second moment, so every release is a
-# clipped gradient of two entries; `planning.rescaling` has the columns, the prior and the update of the estimate.
-def rescaled(
-    curator: Curator,
-    problem: Problem,
-    params: Array,
-    rows: RowSpectrum,
-    *,
-    path: NoisePath | None,
-    clip: float,
-    noise: Gaussian,
-) -> Array:
-    """The parameters (d,) with their predictions scaled and shifted.
-
-    Args:
-        curator: answers `rescaling.STEPS` gradients of two entries.
-        problem: of a generalised-linear loss, with a ridge or no penalty.
-        params: the released result, (d,).
-        rows: the spectrum of the released second moment.
-        path: how the noise of the descent entered the result; None if it is not known, then nothing is shrunk.
-        clip: C, the clipping norm of the gradients by (shift, scale); public.
-        noise: of each of these gradients.
-    """
-    loss, columns = problem.loss, rescaling.two_columns(rows, params)
-    assert isinstance(loss, GLMLoss)
-    kept = 1.0 if path is None else shrinkage(path, columns.found, loss)
-    basis = jnp.asarray(columns.basis)
-    ridge = basis.T @ problem.regulariser.gradient(basis)
-    estimate = rescaling.Estimate.before(columns.found, kept, loss, np.asarray(ridge, np.float64))
-    longest = curator.public.row_bound * float(np.linalg.norm(columns.basis)) * (1.0 + 1e-6)
-    curator.announce("scale and shift of the predictions")
-    view = curator.view(columns.basis, longest)
-    for _ in range(rescaling.STEPS):
-        query = ClippedGradient(
-            loss=loss,
-            at=jnp.asarray(estimate.theta),
-            clip=clip,
-            balanced=rescaling.constants_of(loss).two_classes,
-        )
-        gradient = view.release(query, noise)
-        deviation = noise.noise_multiplier * float(query.sensitivity(view.public))
-        estimate = estimate.after(gradient, deviation)
-    return jnp.asarray(columns.basis @ estimate.theta)
