@@ -13,7 +13,7 @@ from privopt.mechanisms.vertex_stream import ROUNDOFF, VertexState, VertexStream
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class VertexTable(VertexStream):
-    """Step t draws `draws[t]` vertices from softmax(-(sum over items s of weights[t][s] * item_s / sensitivity_s)).
+    """Step t draws `draws[t]` vertices from softmax(-(sum over items s of `weights[t][s]` * item_s / sensitivity_s)).
 
     A public table says which items count at which step, and for how much: an item may enter late, leave again or be
     replaced, as in the tree of a variance-reduced method. Items are added in order, as many between two steps as the
