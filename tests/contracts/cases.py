@@ -752,8 +752,8 @@ CASES = [(case, relation) for case in EVERY_CASE for relation in case.relations]
 def is_repeated(case: Any, cases: Sequence[Any]) -> bool:
     """Whether it is another setting of a published solver: of each one case runs at once, the others in the audit."""
 
-    def kind(one: Any) -> tuple[type, bool]:
-        return type(one.solver), getattr(one, "by_user", False)
+    def kind(one: Any) -> tuple[type, type, bool]:
+        return type(one.solver), type(getattr(one.solver, "inner", None)), getattr(one, "by_user", False)
 
     published = type(case.solver).__module__.startswith("privopt.papers.")
     return published and any(kind(case) == kind(other) for other in cases[: cases.index(case)])

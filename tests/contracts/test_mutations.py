@@ -103,26 +103,26 @@ def of_the_other_relation(kind):
 
 
 ASKED = [  # method, module, query
-    ("scheduled gradient descent", "gradient_descent", ClippedGradient),
-    ("continuous spider", "continuous_spider", ClippedGradient),
-    ("continuous spider", "continuous_spider", MixedGradient),
-    ("continuous spider, momentum", "continuous_spider", MixedGradient),
-    ("adaptive gradient descent", "adaptive_gradient_descent", ClippedGradient),
-    ("adaptive gradient descent, the paper's", "adaptive_gradient_descent", ClippedGradient),
-    ("adaptive gradient descent, the paper's", "adaptive_gradient_descent", GradientNorm),
-    ("kl spider", "kl_spider", ClippedGradient),
-    ("kl spider", "kl_spider", ClippedGradientDifference),
-    ("kl spider, the paper's", "kl_spider", ClippedGradientDifference),
-    ("kl proximal point", "kl_proximal_point", ClippedGradient),
-    ("dp spider", "dp_spider", ClippedGradient),
-    ("dp spider", "dp_spider", ClippedGradientDifference),
+    ("scheduled gradient descent", "solvers.gradient_descent", ClippedGradient),
+    ("continuous spider", "solvers.continuous_spider", ClippedGradient),
+    ("continuous spider", "solvers.continuous_spider", MixedGradient),
+    ("continuous spider, momentum", "solvers.continuous_spider", MixedGradient),
+    ("adaptive gradient descent", "solvers.adaptive_gradient_descent", ClippedGradient),
+    ("adaptive gradient descent, the paper's", "solvers.adaptive_gradient_descent", ClippedGradient),
+    ("adaptive gradient descent, the paper's", "solvers.adaptive_gradient_descent", GradientNorm),
+    ("kl spider", "solvers.kl_spider", ClippedGradient),
+    ("kl spider", "solvers.kl_spider", ClippedGradientDifference),
+    ("kl spider, the paper's", "solvers.kl_spider", ClippedGradientDifference),
+    ("kl proximal point", "solvers.kl_proximal_point", ClippedGradient),
+    ("dp spider", "papers.dp_spider", ClippedGradient),
+    ("dp spider", "papers.dp_spider", ClippedGradientDifference),
 ]
 
 
 def on_the_tight_pair(name, module, kind, mutate, monkeypatch):
-    monkeypatch.setattr(f"privopt.solvers.{module}.{kind.__name__}", mutate(kind))
+    monkeypatch.setattr(f"privopt.{module}.{kind.__name__}", mutate(kind))
     left, right = tight_pair(-1)
-    compiled_by_the_solver = module == "continuous_spider" and kind is ClippedGradient
+    compiled_by_the_solver = module == "solvers.continuous_spider" and kind is ClippedGradient
     return couple(
         METHODS[name], own_problem() if compiled_by_the_solver else OWN, left, right, FormulaNoise(silence)
     )
@@ -144,7 +144,11 @@ def test_the_factor_of_the_other_relation_is_noticed(name, module, kind, monkeyp
 
 def test_every_release_twice_as_telling_is_more_than_was_paid(monkeypatch):
     coupling = on_the_tight_pair(
-        "scheduled gradient descent", "gradient_descent", ClippedGradient, of_the_other_relation, monkeypatch
+        "scheduled gradient descent",
+        "solvers.gradient_descent",
+        ClippedGradient,
+        of_the_other_relation,
+        monkeypatch,
     )
     assert coupling.faults == [MOVED, REVEALED]
     assert coupling.revealed == pytest.approx(4.0 * coupling.paid, rel=1e-6)
@@ -252,8 +256,12 @@ def _shortened(private_vector, radius):
     return private_vector * jnp.minimum(1.0, radius / jnp.sqrt(jnp.sum(private_vector**2)))
 
 
-MIXED, DIFFERENCE = ("continuous_spider", MixedGradient), ("kl_spider", ClippedGradientDifference)
-DP_DIFFERENCE, GRADIENT = ("dp_spider", ClippedGradientDifference), ("gradient_descent", ClippedGradient)
+MIXED, DIFFERENCE = (
+    ("solvers.continuous_spider", MixedGradient),
+    ("solvers.kl_spider", ClippedGradientDifference),
+)
+DP_DIFFERENCE = ("papers.dp_spider", ClippedGradientDifference)
+GRADIENT = ("solvers.gradient_descent", ClippedGradient)
 METHOD_OF = {
     MIXED: "continuous spider",
     DIFFERENCE: "kl spider",
@@ -281,7 +289,7 @@ def test_a_statistic_that_is_not_what_its_sensitivity_is_stated_for_is_noticed(
     place, mutant, target, monkeypatch
 ):
     module, kind = place
-    monkeypatch.setattr(f"privopt.solvers.{module}.{kind.__name__}", mutant)
+    monkeypatch.setattr(f"privopt.{module}.{kind.__name__}", mutant)
     monkeypatch.setattr("privopt.engine.general_path.into_radius", lambda query, vectors: vectors)
     coupling = couple(METHODS[METHOD_OF[place]], OWN, *tight_pair(-1, turned=target), FormulaNoise(silence))
     assert MOVED in coupling.faults
@@ -294,7 +302,7 @@ def test_the_engine_holds_a_statistic_to_its_radius_whatever_its_clip_does(
     place, mutant, target, monkeypatch
 ):
     module, kind = place
-    monkeypatch.setattr(f"privopt.solvers.{module}.{kind.__name__}", mutant)
+    monkeypatch.setattr(f"privopt.{module}.{kind.__name__}", mutant)
     pair = tight_pair(-1, turned=target)
     assert couple(METHODS[METHOD_OF[place]], own_problem(), *pair, FormulaNoise(silence)).faults == []
 
@@ -324,7 +332,7 @@ def smudged(params, features, target):
 def test_a_record_that_is_not_a_number_and_survives_is_noticed(place, mutant, monkeypatch):
     """Neither the query nor the engine zeroes it."""
     problem = Problem(RecordLoss(lambda params, features, target: smudged(params, features, target)))
-    monkeypatch.setattr(f"privopt.solvers.{place[0]}.{place[1].__name__}", mutant)
+    monkeypatch.setattr(f"privopt.{place[0]}.{place[1].__name__}", mutant)
     monkeypatch.setattr("privopt.engine.general_path._finite", lambda vectors: jnp.ones(len(vectors), bool))
     coupling = couple(METHODS[METHOD_OF[place]], problem, *tight_pair(-1, turned=-3.0), FormulaNoise(silence))
     assert MOVED in coupling.faults
