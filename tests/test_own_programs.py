@@ -21,6 +21,7 @@ from privopt import (
 )
 from privopt.errors import PlanMismatch
 from privopt.games.noisy_matrix import NoisyMatrix
+from privopt.planning.task import Task
 from privopt.result import Outcome
 from privopt.solvers.whitening import Whitening
 from privopt.status import Status
@@ -65,6 +66,17 @@ class Cut(PlainDescent):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Divides(PlainDescent):
+    """By what it is answered, which is never exactly zero."""
+
+    name: ClassVar[str] = "divides"
+
+    def run(self, curator, problem, start):
+        outcome = super().run(curator, problem, start)
+        return outcome._replace(params=outcome.params / (1.0 / float(np.abs(outcome.params).max())))
+
+
+@dataclass(frozen=True, kw_only=True)
 class FailsToPlay(NoisyMatrix):
     """With a mistake after the last release."""
 
@@ -101,6 +113,29 @@ def test_of_a_model():
     assert not account.entries
 
 
+def test_of_a_search():
+    account = Account(5.0, 1e-5)
+    model = LogisticRegression(
+        **BUDGET,
+        classes=[-1.0, 1.0],
+        bounds=(-1.0, 1.0),
+        alpha="private",
+        solver=AsksTwice(steps=2),
+        account=account,
+    )
+    with pytest.raises(PlanMismatch, match="plan"):
+        model.fit(ROWS, LABELS)
+    assert not account.entries
+
+
+def test_a_trial_says_that_it_was_one_and_answers_noise():
+    units = Units.from_arrays(ROWS, LABELS, row_bound=2.0)
+    with pytest.raises(TypeError, match="missing") as refused:
+        minimize(Problem(losses.logistic), units, budget=Budget(1.0, 1e-6), solver=Fails(steps=2))
+    assert any("nothing was read or paid" in note for note in refused.value.__notes__)
+    minimize(Problem(losses.logistic), units, budget=Budget(1.0, 1e-6), solver=Divides(steps=2))
+
+
 def test_of_a_game():
     game = BilinearGame(rows=2, columns=2)
     account = Account(5.0, 1e-5)
@@ -108,6 +143,14 @@ def test_of_a_game():
     with pytest.raises(KeyError, match="missing"):
         minimax(game, units, budget=Budget(1.0, 1e-6), solver=FailsToPlay(), account=account)
     assert not account.entries
+
+
+def test_a_noisy_matrix_plays_other_games_too():
+    units = Units.from_arrays(GENERATOR.uniform(-1.0, 1.0, (200, 4)), row_bound=2.0)
+    task = Task(BilinearGame(rows=2, columns=2), units.public, Budget(1.0, 1e-6))
+    solver = NoisyMatrix().configure(task)
+    other = BilinearGame(rows=4, columns=1)
+    assert solver.obstacle(other, units.public) is None
 
 
 def test_what_is_ours_is_known_inside_too():

@@ -51,7 +51,7 @@ class DryRun(Dataless):
         self.derived = Derived(public) if derived is None else derived
 
     def _child(self, public: Public, ledger: Payer) -> Curator:
-        child = DryRun(public, ledger=ledger, require=self._require, derived=self.derived)
+        child = type(self)(public, ledger=ledger, require=self._require, derived=self.derived)
         child.transcript = self.transcript
         return child
 
@@ -119,3 +119,13 @@ class DryRun(Dataless):
         feeds: Mapping[str, Feed],
     ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
         return self._iterate_eagerly(step, state, times, slots, feeds)
+
+
+class Trial(DryRun):
+    """Answers noise alone: the answers of a run on data of which nothing can be read, which any solver may be given."""
+
+    def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
+        zeros = super()._answer(query, mechanism, sampling, sensitivity)
+        if not isinstance(query, MeanQuery) or isinstance(mechanism, ExponentialMechanism):
+            return zeros
+        return mechanism.release(self._rehearsal, zeros, float(sensitivity))

@@ -15,7 +15,7 @@ import numpy as np
 from privopt.curator.base import Curator, Observer
 from privopt.curator.cuts import Assigned, Cuts
 from privopt.curator.digests import digest
-from privopt.curator.dry_run import DryRun
+from privopt.curator.dry_run import Trial
 from privopt.curator.journal import Journal
 from privopt.curator.journals import (
     DATA,
@@ -219,8 +219,19 @@ def rehearsed(
 
 
 def tried(solve: Callable[[Curator], ResultOf], public: Public, budget: Budget, event: Event) -> ResultOf:
-    """What a program ends with without data, before anything is paid; refused if it asks for what was not planned."""
-    return solve(DryRun(public, ledger=Ledger(budget, public.relation, plan=event)))
+    """What a program of the user's own ends with where every answer is noise alone, before anything is paid.
+
+    Raises:
+        Exception: the program raised it, or asked for what it did not plan; a note says when.
+    """
+    try:
+        return solve(Trial(public, ledger=Ledger(budget, public.relation, plan=event)))
+    except Exception as error:
+        error.add_note(
+            "This was a trial before the run: nothing was read or paid. A program of your own is first run without "
+            "data, where every answer is noise alone, as on records of which nothing can be read."
+        )
+        raise
 
 
 @dataclass(frozen=True, eq=False, repr=False)

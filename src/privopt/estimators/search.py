@@ -277,10 +277,11 @@ class SearchRun:
 
 
 def _rehearse(search: SearchPlan, units: Units | Engine) -> None:
-    """Refuse what a resumption cannot do, before anything is paid for.
+    """Refuse what a resumption cannot do, and mistakes of solvers of the user's own, before anything is paid for.
 
     Raises:
         ArgumentError: a candidate keeps secrets.
+        Exception: see `rehearse`.
     """
     for index, candidate in enumerate(search.candidates):
         setup, budget = candidate.setup, search.plan.budget
@@ -350,6 +351,7 @@ def run_search(
         )
         if (kept := journals()) is not None:
             require_lasting(loose.public, kept.standing(loose.origin, loose.laid_out))
+        if kept is not None or not all(solver.is_ours for solver in (*search.fits, *search.refits)):
             _rehearse(search, loose)
         asked = {
             "candidates": search.candidates,

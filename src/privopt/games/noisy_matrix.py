@@ -70,6 +70,10 @@ class NoisyMatrix(GameSolver):
         """Matrix games that fit in memory."""
         return obstacle(problem) or super().applicable(problem, public)
 
+    def obstacle(self, problem: Game, public: Public) -> str | None:
+        """Its noise is that of any game: once configured it plays others as well."""
+        return self.applicable(problem, public)
+
     def calibrated(self, task: Task[Game]) -> Self:
         """Noise set to the budget."""
         if self.is_set("noise_multiplier"):

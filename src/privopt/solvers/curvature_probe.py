@@ -76,7 +76,6 @@ class CurvatureProbe(Solver):
         GeneralisedLinear(
             "the rows say how curved a generalised-linear loss is, and this loss is the user's own"
         ),
-        FewFeatures(most=WIDEST),
     )
 
     inner: Solver = field(default_factory=GradientDescent)
@@ -148,6 +147,8 @@ class CurvatureProbe(Solver):
                 f"{inner.title} does not gain from longer steps: use scheduled, ordinary or user-level gradient "
                 "descent, or the continuous spider"
             )
+        if (wide := FewFeatures(most=WIDEST).refusal(self, problem, public)) is not None:
+            return wide
         if inner.is_set("step_size"):
             return "the inner solver's step size is given: leave it open"
         if isinstance(inner, GradientDescent) and inner.returns == "random":

@@ -293,10 +293,10 @@ class Whitening(Solver):
     def configure(self, instance: Instance) -> Self:
         """Fill the fields, configure the inner solver for its part of mu^2, then scale all noise by one factor."""
         solver = self.filled(instance)
-        if solver.is_set("noise_multiplier"):
-            return solver
         inner_task = planning.inner_instance(instance, self.share, solver._beside_shares())
         inner = solver.inner.configure(inner_task)
+        if solver.is_set("noise_multiplier"):
+            return solver.with_(inner=inner)
         if not instance.is_private:
             return solver.with_(noise_multiplier=0.0, inner=inner)
         split = solver.with_(noise_multiplier=1.0 / (instance.mu * math.sqrt(self.share)), inner=inner)
