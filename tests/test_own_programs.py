@@ -149,7 +149,7 @@ def test_a_noisy_matrix_plays_other_games_too():
     units = Units.from_arrays(GENERATOR.uniform(-1.0, 1.0, (200, 4)), row_bound=2.0)
     task = Task(BilinearGame(rows=2, columns=2), units.public, Budget(1.0, 1e-6))
     solver = NoisyMatrix().configure(task)
-    other = BilinearGame(rows=4, columns=1)
+    other = BilinearGame(rows=2, columns=2, entries=(-0.5, 0.5))
     assert solver.obstacle(other, units.public) is None
 
 
