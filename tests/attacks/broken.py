@@ -8,6 +8,7 @@ from examples.plain_descent import PlainDescent
 from privopt.attacks.lockstep import SideCurator
 from privopt.attacks.optimal import optimal_attack
 from privopt.attacks.subjects import SUBJECTS, descent
+from privopt.curator.local import LocalCurator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.sampling import EveryUnit
 from privopt.mechanisms.additive import Gaussian
@@ -60,6 +61,11 @@ class NoiseHalved(NoiseReused):
         return self._noise.rounded_normal(shape, exponent) // 2
 
 
+def is_private(curator):
+    """Whether there are data to look at: not in the trial before a run is paid for."""
+    return isinstance(curator, LocalCurator)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StopsByData(PlainDescent):
     """Stops when the gradient is small, the one before noise."""
@@ -67,8 +73,10 @@ class StopsByData(PlainDescent):
     def run(self, curator, problem, start):
         for t in range(self.steps):
             query = ClippedGradient(loss=problem.loss, at=start, clip=self.clip)
-            if t > 3 and np.linalg.norm(curator.private_value(query, EveryUnit(), None)) < 0.5 * self.clip:
-                break
+            if t > 3 and is_private(curator):
+                norm = np.linalg.norm(curator.private_value(query, EveryUnit(), None))
+                if norm < 0.5 * self.clip:
+                    break
             curator.release(query, Gaussian(self.noise_multiplier))
         return Outcome(start, Status.FINISHED)
 
@@ -79,7 +87,8 @@ class LeaksN(PlainDescent):
 
     def run(self, curator, problem, start):
         found = PlainDescent.run(self, curator, problem, start)
-        return found._replace(params=found.params * (self.steps / curator.private_engine.private_count))
+        count = curator.private_engine.private_count if is_private(curator) else 1
+        return found._replace(params=found.params * (self.steps / count))
 
 
 def descending(kind):
