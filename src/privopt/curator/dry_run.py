@@ -122,7 +122,10 @@ class DryRun(Dataless):
 
 
 class Trial(DryRun):
-    """Answers noise alone: the answers of a run on data of which nothing can be read, which any solver may be given."""
+    """Answers means by noise alone, as on data of which nothing can be read, which any solver may be given.
+
+    All else is answered as in a dry run: zeros for statistics of held vectors, passes and streams.
+    """
 
     def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
         zeros = super()._answer(query, mechanism, sampling, sensitivity)

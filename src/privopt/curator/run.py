@@ -219,7 +219,7 @@ def rehearsed(
 
 
 def tried(solve: Callable[[Curator], ResultOf], public: Public, budget: Budget, event: Event) -> ResultOf:
-    """What a program of the user's own ends with where every answer is noise alone, before anything is paid.
+    """What a program of the user's own ends with on a `Trial`, before anything is paid.
 
     Raises:
         Exception: the program raised it, or asked for what it did not plan; a note says when.
@@ -229,7 +229,7 @@ def tried(solve: Callable[[Curator], ResultOf], public: Public, budget: Budget, 
     except Exception as error:
         error.add_note(
             "This was a trial before the run: nothing was read or paid. A program of your own is first run without "
-            "data, where every answer is noise alone, as on records of which nothing can be read."
+            "data, where means are answered by noise alone and all else by zeros."
         )
         raise
 
