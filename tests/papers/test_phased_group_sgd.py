@@ -16,7 +16,7 @@ from tests.reference.promises import (
 from tests.support.turns import in_turn
 
 import privopt.curator.local as local
-import privopt.data.groups as grouping
+from privopt.data import groups as grouping
 from privopt.curator.local import LocalCurator
 from privopt.data.groups import GroupDraw
 from privopt.data.units import Units

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from privopt.problems.glm import GLMLoss
+from privopt.problems.losses import GLMLoss
 from privopt.problems.losses import Poisson
 from privopt.public import Public
 from privopt.queries.base import RecordSum, Scalar, query, static
