@@ -26,11 +26,9 @@ from benchmarks import auto_problems as problems
 from benchmarks.auto_problems import Posed
 from benchmarks.bars import Verdict
 from benchmarks.results import Record, machine, select
-from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
-from privopt.games.noisy_extragradient import NoisyExtragradient
+from privopt.games.dual_averaging import NoisyExponentiatedGradient, SampledDualAveraging
+from privopt.games.noisy_extragradient import NoisyExtragradient, SaddleGradientDescent
 from privopt.games.noisy_matrix import NoisyMatrix
-from privopt.games.saddle_gradient_descent import SaddleGradientDescent
-from privopt.games.sampled_dual_averaging import SampledDualAveraging
 from privopt.ledger.amounts import Budget
 from privopt.papers.best_response import BestResponse
 from privopt.problems import losses

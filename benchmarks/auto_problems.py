@@ -40,9 +40,8 @@ from privopt.problems.projections import project_l1_ball, project_simplex
 from privopt.problems.regularisers import Ridge
 from privopt.problems.saddle import BilinearGame, Game, SaddleProblem
 from privopt.zoo.kinks import LargestEntryLoss, max_linear
-from privopt.zoo.powers import power
 from privopt.zoo.problem import ZooProblem
-from privopt.zoo.sines import sine
+from privopt.zoo.tilted import power, sine
 
 Vector = NDArray[np.float64]
 USERS, WIDTH = 1_000, 10

@@ -22,14 +22,15 @@ from benchmarks.results import Record, machine, select
 from benchmarks.steps import Table, loss_of, open_table, optimal_loss
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
-from privopt.mechanisms.correlated_noise import prefix_noise
-from privopt.mechanisms.participation import Participation, unit_sensitivity
 from privopt.mechanisms.strategies import (
+    Participation,
     banded,
     binary_tree,
     dense_optimum,
     independent,
+    prefix_noise,
     square_root_toeplitz,
+    unit_sensitivity,
 )
 from privopt.problems import losses
 from privopt.problems.problem import Problem

@@ -15,18 +15,18 @@ import numpy as np
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
-from privopt.ledger.unlimited import Unlimited
-from privopt.mechanisms.above_threshold import AboveThreshold
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseName, NoiseSource
 from privopt.mechanisms.prefix_sum import PrefixSum
 from privopt.mechanisms.strategies import banded
+from privopt.mechanisms.tests import AboveThreshold
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import L1Ball
 from privopt.problems.problem import Problem
-from privopt.queries.gradient import GradientNorm
+from privopt.queries.slopes import GradientNorm
 from privopt.solve import Loss, minimize
 
 ROWS, COLUMNS = 20_000, 54

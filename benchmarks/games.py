@@ -27,19 +27,18 @@ from benchmarks.results import Record, select
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.games.base import GameSolver
-from privopt.games.moves import Noised
-from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
+from privopt.games.dual_averaging import NoisyExponentiatedGradient, SampledDualAveraging
+from privopt.games.gradients import Noised
+from privopt.games.noisy_extragradient import SaddleGradientDescent
 from privopt.games.registry import NAMES, choose_game, named
-from privopt.games.saddle_gradient_descent import SaddleGradientDescent
-from privopt.games.sampled_dual_averaging import SampledDualAveraging
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.noise import NoiseSource
 from privopt.papers.saddle_mirror_descent import SaddleMirrorDescent
 from privopt.planning.task import Task
 from privopt.problems.saddle import BilinearGame
-from privopt.queries.payoff_means import PayoffMeans, unpacked
+from privopt.queries.payoffs import PayoffMeans, unpacked
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks-games.md"
 N, EPSILON, DELTA = 20_000, 1.0, 1e-6

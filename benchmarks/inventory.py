@@ -20,20 +20,19 @@ from numpy.typing import NDArray
 from benchmarks.results import Record, select
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
-from privopt.ledger.gaussian_dp import gaussian_mu
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.curves import gaussian_mu
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems.ball import haar_block
 from privopt.problems.black_box import BlackBox
 from privopt.problems.problem import Problem
 from privopt.public import Relation
-from privopt.queries.candidate_values import CandidateValues
-from privopt.queries.value_gradient import ValueGradient
+from privopt.queries.values import CandidateValues, ValueGradient
 from privopt.solvers.warm_start import CANDIDATES, SHARE, candidates
-from privopt.zoo.inventory import Inventory, inventory
+from privopt.zoo.problem import Inventory, inventory
 
 DELTA = 1e-6
 EPSILONS = (0.1, 1.0)

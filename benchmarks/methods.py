@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression as PlainLogisticRegression
 from threadpoolctl import threadpool_limits
 
 from benchmarks.encoded import Encoded
-from privopt.estimators.classifiers import LogisticRegression
+from privopt.estimators.linear import LogisticRegression
 from privopt.solvers.base import Solver
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent

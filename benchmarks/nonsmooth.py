@@ -28,7 +28,7 @@ from privopt import certify
 from privopt.ledger.amounts import Budget
 from privopt.papers.single_pass_o2nc import SinglePassO2NC
 from privopt.papers.variance_reduced_o2nc import VarianceReducedO2NC
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.solve import minimize
 from privopt.solvers.base import Solver
 from privopt.solvers.gradient_descent import GradientDescent

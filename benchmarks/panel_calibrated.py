@@ -2,7 +2,7 @@
 
 With every seed's best scale and shift in hindsight, the landed rule would leave 0.4 to 0.97 of its excess and be above
 the constant model almost nowhere. So a tenth of the budget is spent on these two numbers, after the descent of
-`panel_halfway`: three clipped gradients, read as `privopt.planning.rescaling` says. The simulator releases, the library
+`panel_halfway`: three clipped gradients, read as `privopt.planning.shrinkage` says. The simulator releases, the library
 does the rest.
 """
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from benchmarks.panel_cells import Cell
 from benchmarks.panel_halfway import halfway
 from benchmarks.panel_rules import outward
-from privopt.planning.rescaling import STEPS, TWO_CLASSES, Estimate, clip_for, two_columns
+from privopt.planning.shrinkage import STEPS, TWO_CLASSES, Estimate, clip_for, two_columns
 from privopt.planning.whitening import SHARE as MOMENT_SHARE
 from privopt.planning.whitening import WhiteningRule
 

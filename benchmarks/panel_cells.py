@@ -21,19 +21,25 @@ from scipy.optimize import minimize
 from benchmarks.panel_problems import SEED, PanelArrays, PanelProblem
 from benchmarks.results import SCRATCH
 from privopt.data.units import Units
-from privopt.estimators.classifiers import LinearSVC, LogisticRegression
+from privopt.estimators.linear import (
+    HuberRegressor,
+    LinearSVC,
+    LogisticRegression,
+    PoissonRegressor,
+    QuantileRegressor,
+    Ridge,
+)
 from privopt.estimators.records import HeldRecords
-from privopt.estimators.regressors import HuberRegressor, PoissonRegressor, QuantileRegressor, Ridge
 from privopt.estimators.specification import Shape
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.planning.whitening import WhiteningRule, signal_ridge
 from privopt.precision import double_precision
 from privopt.problems.losses import GLMLoss, Logistic, Squared
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge as RidgePenalty
-from privopt.queries.gradient import glm_slopes
+from privopt.queries.slopes import glm_slopes
 
 Model = Literal["logistic", "hinge", "squared", "huber", "quantile", "poisson"]
 EPSILONS = (0.1, 0.3, 1.0, 3.0)

@@ -15,7 +15,7 @@ from benchmarks.panel_rules import outward
 from privopt.planning import counts
 from privopt.planning.averaging import mixing_ratios
 from privopt.planning.counts import CountsRule
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.planning.whitening import SHARE
 from privopt.problems.magnitudes import interval_ends
 from privopt.solvers import curvature_probe

@@ -58,7 +58,7 @@ from numpy.typing import NDArray
 from benchmarks.panel_cells import Cell
 from benchmarks.panel_rules import outward, whitened
 from privopt.planning.averaging import mixing_ratios
-from privopt.planning.logistic_curvature import logistic_curvature
+from privopt.planning.shrinkage import logistic_curvature
 from privopt.planning.whitening import SHARE, WhiteningRule
 
 Floats = NDArray[np.float64]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from benchmarks.panel_cells import Cell, Mapped
 from benchmarks.panel_rules import outward, whitened
-from privopt.planning.logistic_curvature import logistic_curvature
+from privopt.planning.shrinkage import logistic_curvature
 from privopt.planning.whitening import SHARE, WhiteningRule
 
 Floats = NDArray[np.float64]

@@ -30,7 +30,7 @@ from benchmarks.panel_problems import PROBLEMS, PanelArrays, PanelProblem, array
 from benchmarks.panel_rules import landed
 from benchmarks.results import RESULTS, SCRATCH, Record, append, read, select
 from privopt.planning.averaging import mixing_ratios
-from privopt.planning.descent_defaults import descent_setting
+from privopt.planning.descent_theory import descent_setting
 from privopt.planning.row_length import length_shown
 from privopt.planning.whitening import SHARE
 

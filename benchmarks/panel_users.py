@@ -15,8 +15,8 @@ from scipy.special import expit
 from benchmarks.optimum import TINY_PENALTY, unit_rows
 from benchmarks.panel_problems import PanelArrays, PanelProblem
 from benchmarks.results import Record
-from privopt.estimators.classifiers import LogisticRegression
-from privopt.ledger.gaussian_dp import gaussian_mu
+from privopt.estimators.linear import LogisticRegression
+from privopt.ledger.curves import gaussian_mu
 
 SEEDS, QUICK_SEEDS = 5, 1
 RULE, LOSS = "default", "logistic, by user"

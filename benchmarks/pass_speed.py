@@ -31,8 +31,7 @@ from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.mixed_gradient import MixedGradient
+from privopt.queries.slopes import ClippedGradient, MixedGradient
 
 LIMIT = 2.5  # the bar, for one thread
 MIXED_LIMIT = 1.3  # the bar of a mixed step over a plain one, on one thread and on two

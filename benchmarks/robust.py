@@ -23,9 +23,7 @@ from sklearn.linear_model import LogisticRegression as PlainLogisticRegression
 from benchmarks.bars import Verdict
 from benchmarks.datasets import load
 from benchmarks.results import Record, select
-from privopt.estimators.classifiers import LogisticRegression
-from privopt.estimators.regressors import HuberRegressor
-from privopt.estimators.robust import RobustClassifier, RobustRegressor
+from privopt.estimators.linear import HuberRegressor, LogisticRegression, RobustClassifier, RobustRegressor
 
 CLASSIFIED, PREDICTED = ("adult", "covertype"), ("california", "randhie")
 CLEAN, SUREST, HALF, MOVED = "clean", "surest tenth", "half of the surest fifth", "a tenth moved up"

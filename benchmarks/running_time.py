@@ -26,15 +26,13 @@ from privopt.curator.run import Run
 from privopt.data.units import Units
 from privopt.games import registry as games
 from privopt.ledger.amounts import Budget
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.additive import Gaussian, Laplace
 from privopt.mechanisms.base import Mechanism
-from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.mechanisms.choice import ExponentialMechanism, PermuteAndFlip
 from privopt.mechanisms.noise import NoiseSource
-from privopt.mechanisms.permute_and_flip import PermuteAndFlip
 from privopt.papers.output_perturbation import OutputPerturbation
-from privopt.planning.instance import Instance
-from privopt.planning.task import Task
+from privopt.planning.task import Instance, Task
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import L1Ball
@@ -44,9 +42,8 @@ from privopt.problems.regularisers import Ridge
 from privopt.problems.saddle import BilinearGame
 from privopt.problems.workload import Workload
 from privopt.queries.base import Query
-from privopt.queries.column_magnitudes import ColumnMagnitudes
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.second_moment import SecondMoment
+from privopt.queries.moments import ColumnMagnitudes, SecondMoment
+from privopt.queries.slopes import ClippedGradient
 from privopt.solvers.base import Solver
 from privopt.solvers.registry import NAMES, choose
 from privopt.synthesis import registry as synthesis

@@ -19,7 +19,7 @@ from benchmarks.results import rounded
 from privopt.data.blocks import block_assignment
 from privopt.data.participants import drawn_positions
 from privopt.data.places import DEALT, Places
-from privopt.ledger.sampling import FixedSize, Poisson
+from privopt.ledger.events import FixedSize, Poisson
 from privopt.mechanisms.noise import NoiseSource
 from privopt.public import Public, Relation
 

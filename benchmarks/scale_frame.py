@@ -12,7 +12,7 @@ import numpy as np
 from privopt.data.record_source import ArrayRecords, Description
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 
 Line = dict[str, Any]
 

@@ -23,7 +23,7 @@ from privopt.engine.on_ray.engine import RayEngine, open_on_ray
 from privopt.engine.placement import Placement
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 
 ROUND_LIMIT, ROUND_LIMIT_MS, LOST_LIMIT = 1.2, 20, 5  # of 2 workers; of tiny shares; seconds beyond loading
 DRIVER_LIMIT_MB = 150  # more than before it opened a table of users

@@ -23,7 +23,7 @@ from benchmarks.optimum import TINY_PENALTY, mean_loss, minimised, unit_rows
 from benchmarks.results import Record, machine, select
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.planning.whitening import default_ridge
 from privopt.problems import losses
 from privopt.problems.problem import Problem

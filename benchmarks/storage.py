@@ -34,7 +34,7 @@ from privopt.engine.in_process import InProcessEngine
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.public import STORAGES
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 
 DATA = ("covertype", "adult")
 RECORDS_OF_A_USER = 10

@@ -30,8 +30,7 @@ from privopt.problems.workload import Workload
 from privopt.synthesis.adaptive_marginals import AdaptiveMarginals
 from privopt.synthesis.base import Model, Synthesizer
 from privopt.synthesis.mwem import MWEM
-from privopt.synthesis.query_game import QueryGame
-from privopt.synthesis.query_game_ml import QueryGameML
+from privopt.synthesis.query_game import QueryGame, QueryGameML
 from privopt.synthesis.registry import GaussianMarginals, choose_synthesizer
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks-synthetic.md"

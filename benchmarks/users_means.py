@@ -27,13 +27,12 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import DeltaEvent, Event, GaussianEvent, Repeated, sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.gaussian_test import GaussianTest
 from privopt.mechanisms.noise import NoiseSource
+from privopt.mechanisms.tests import GaussianTest
 from privopt.precision import double_precision
 from privopt.public import Relation
-from privopt.queries.user_average import UserAverage
-from privopt.solvers.friendly_means import PaperOutlierMean, SoftFriendlyMean
-from privopt.solvers.held_means import ClippedMean, PrivateMean
+from privopt.queries.moments import UserAverage
+from privopt.solvers.held_means import ClippedMean, PaperOutlierMean, PrivateMean, SoftFriendlyMean
 
 DELTA = 1e-6
 BAD_EVENT_DELTA = 1e-7

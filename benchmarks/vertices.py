@@ -22,7 +22,7 @@ from privopt.papers.variance_reduced_frank_wolfe import VarianceReducedFrankWolf
 from privopt.solve import minimize
 from privopt.solvers.base import Solver
 from privopt.solvers.frank_wolfe import FrankWolfe
-from privopt.solvers.vertex_anytime import VertexAnytime
+from privopt.solvers.vertices import VertexAnytime
 
 HEAD = ("problem", "epsilon", "method", "passes", "draws", "test loss")
 EPSILONS = (0.5, 1.0, 3.0)

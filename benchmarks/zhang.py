@@ -16,15 +16,14 @@ from jaxtyping import Array, Float
 
 from privopt.curator.base import Curator
 from privopt.papers.single_pass_o2nc import SinglePassO2NC
-from privopt.planning.instance import Instance
 from privopt.planning.o2nc import TYPICAL
+from privopt.planning.task import Instance
 from privopt.problems.losses import Loss
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, Scalar, query, static
-from privopt.queries.value_gradient import along, around, differences
-from privopt.queries.values import ValueSum
-from privopt.solvers.gradient_estimates import Estimates
+from privopt.queries.values import ValueSum, along, around, differences
+from privopt.solvers.online_to_nonconvex import Estimates
 
 
 @query

@@ -15,15 +15,14 @@ from jaxtyping import Array, Bool, Float
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, Repeated
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning.descent_defaults import default_clip
-from privopt.planning.instance import Instance
+from privopt.planning.descent_theory import default_clip
+from privopt.planning.task import Instance
 from privopt.problems.problem import Problem
 from privopt.public import Public
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 from privopt.result import Outcome, ending
 from privopt.solvers.base import Solver
-from privopt.solvers.fields import derived, number
-from privopt.solvers.guarded import guarded
+from privopt.solvers.fields import derived, guarded, number
 
 
 class DescentState(NamedTuple):

@@ -16,15 +16,14 @@ from privopt.curator.base import Curator
 from privopt.ledger.events import Event, NoEvent, Parallel, Sequence
 from privopt.mechanisms.prefix_sum import PrefixSum
 from privopt.mechanisms.strategies import square_root_toeplitz
-from privopt.planning.descent_defaults import default_clip
-from privopt.planning.instance import Instance
+from privopt.planning.descent_theory import default_clip
+from privopt.planning.task import Instance
 from privopt.problems.problem import Problem
 from privopt.public import Public
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 from privopt.result import Outcome, ending
 from privopt.solvers.base import Solver
-from privopt.solvers.fields import derived, number
-from privopt.solvers.guarded import guarded
+from privopt.solvers.fields import derived, guarded, number
 
 
 class StreamedState(NamedTuple):

@@ -19,11 +19,10 @@ from privopt import Account
 from privopt.cli import app
 from privopt.commands import screen
 from privopt.errors import AccountError
-from privopt.ledger import payments, statement
-from privopt.ledger.default_account import ACCOUNT, REQUIRE
-from privopt.ledger.event_json import event_from_dict
+from privopt.ledger import default_account, payments
+from privopt.ledger.default_account import ACCOUNT, REQUIRE, Statement
+from privopt.ledger.events import event_from_dict
 from privopt.ledger.filters import filter_cost
-from privopt.ledger.statement import Statement
 
 SCHEMA = {
     "target": "ill",
@@ -200,7 +199,7 @@ def test_a_project_that_requires_an_account_gets_one(monkeypatch: pytest.MonkeyP
 
 def test_a_fit_that_fails_after_it_was_paid_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     account(*CREATE)
-    monkeypatch.setattr("privopt.ledger.counters.CounterBeside.advance", _broken)
+    monkeypatch.setattr("privopt.ledger.claims.CounterBeside.advance", _broken)
     printed = run(*FIT, "--epsilon", 1.0, "--account", "budget.sqlite", "--output", "model", code=2)
     assert "No release was made, but since this fit began 1 payment was entered in the account" in printed
     assert len(Account(path="budget.sqlite").file.payments()) == 1
@@ -234,8 +233,10 @@ def test_a_long_account_is_shown_in_seconds_and_one_beyond_the_limit_in_a_senten
     for _ in range(25):
         pay(paying)
     searched, priced = list[float](), list[Any]()
-    find, price = statement.largest_payable, payments.price
-    monkeypatch.setattr(statement, "largest_payable", lambda *given: searched.append(0.0) or find(*given))
+    find, price = default_account.largest_payable, payments.price
+    monkeypatch.setattr(
+        default_account, "largest_payable", lambda *given: searched.append(0.0) or find(*given)
+    )
     monkeypatch.setattr(payments, "price", lambda *given: priced.append(given) or price(*given))
     payments._priced.cache_clear()
     assert "5 earlier payments not shown" in account("show", book)

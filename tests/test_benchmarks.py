@@ -32,7 +32,7 @@ from benchmarks.encoded import encode, open_encoded
 from benchmarks.results import append, read
 
 from privopt.data.units import Units
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from privopt import public
 from privopt.cli import app
 from privopt.commands import audit_map, options
-from privopt.commands.help_pages import typed_number
+from privopt.commands.screen import typed_number
 
 SCHEMA = {"target": "y", "columns": {"a": {"kind": "num", "low": 0, "high": 1}, "y": {"kind": "flag"}}}
 PLAN = ("plan", "--n", "1000", "--epsilon", "1", "--delta", "auto", "--schema")

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from privopt import Account, LogisticRegression
 from privopt.cli import app
-from privopt.commands import fitting, options, placing, screen
+from privopt.commands import fitting, options, planning, screen
 from privopt.commands.model_directory import SavedModel
 from privopt.commands.options import Options
 from privopt.commands.task import MODELS, Task
@@ -1201,7 +1201,7 @@ def test_a_plan_of_a_table_counts_it_as_a_fit_does(folder: Path, tmp_path: Path,
 def test_a_plan_minds_a_spool_that_lies_in_memory(
     in_memory: bool, folder: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placing, "lies_in_memory", lambda spool: in_memory and spool == tmp_path)
+    monkeypatch.setattr(planning, "lies_in_memory", lambda spool: in_memory and spool == tmp_path)
     words = ("plan", "--schema", folder / "ill.json", *BUDGET, "--n", 10**6, "--solver", "whitening")
     text = flat(run(*words, "--engine", "stream", "--spool", tmp_path).output)
     assert ("lies in memory, and so will the spool: give --spool a folder on a disk" in text) is in_memory

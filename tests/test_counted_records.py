@@ -14,12 +14,11 @@ from privopt.engine.in_process import InProcessEngine
 from privopt.engine.reference import ReferenceEngine
 from privopt.estimators.selection import PrivateSearchCV
 from privopt.ledger.amounts import Budget
+from privopt.ledger.curves import gaussian_mu
 from privopt.ledger.events import leaf_counts
-from privopt.ledger.gaussian_dp import gaussian_mu
-from privopt.planning.usable import count_multiplier
+from privopt.planning.row_length import count_multiplier
 from privopt.public import Public, Relation
-from privopt.queries.second_moment import SecondMoment, unpack
-from privopt.queries.total_weight import TotalWeight, UsableUnits
+from privopt.queries.moments import SecondMoment, TotalWeight, UsableUnits, unpack
 from privopt.replays.check import replayed
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.verification.checks import Outcome

@@ -12,8 +12,7 @@ from tests.support.configured_estimators import FEW_STEPS, configured, toy_data
 import privopt
 from privopt import losses
 from privopt.data.units import Units
-from privopt.estimators.classifiers import LogisticRegression
-from privopt.estimators.regressors import LinearRegression
+from privopt.estimators.linear import LinearRegression, LogisticRegression
 from privopt.ledger.amounts import Budget
 from privopt.problems.constraints import L2Ball, Simplex
 from privopt.problems.problem import Problem

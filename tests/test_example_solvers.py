@@ -13,8 +13,8 @@ from examples.sampled_descent import SampledDescent
 from examples.streamed_descent import StreamedDescent
 
 from privopt import Budget, Problem, Units, losses, minimize
-from privopt.ledger.gaussian_dp import gaussian_epsilon
-from privopt.planning.instance import Instance
+from privopt.ledger.curves import gaussian_epsilon
+from privopt.planning.task import Instance
 from privopt.public import Public
 from privopt.solvers.base import Solver
 

@@ -62,7 +62,7 @@ FORBIDDEN_IMPORTS = {
     "report": {"data", "engine"} | {"result", "zoo"} | PROGRAMS,
 }
 # Of the curator's files a solver sees the curator itself, and loops for the type of a step.
-OUT_OF_A_SOLVERS_SIGHT = {"local", "replay", "audit", "dry_run", "dataless"}
+OUT_OF_A_SOLVERS_SIGHT = {"local", "replay", "audit", "dry_run"}
 OF_MANY_FILES = ("engine/on_ray/", "engine/streamed/")  # engines with a folder of their own
 NAMELESS = {"common", "helpers", "misc", "util", "utils"}
 

@@ -29,11 +29,11 @@ from benchmarks.panel_rules import landed, whitened
 from benchmarks.results import RESULTS, append, read
 
 from privopt.engine.in_process import InProcessEngine
-from privopt.estimators.classifiers import LogisticRegression
+from privopt.estimators.linear import LogisticRegression
 from privopt.estimators.specification import Shape
 from privopt.planning.whitening import SHARE, WhiteningRule
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.second_moment import unpack
+from privopt.queries.moments import unpack
+from privopt.queries.slopes import ClippedGradient
 from privopt.solve import minimize
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.objective_perturbation import ObjectivePerturbation

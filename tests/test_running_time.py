@@ -16,8 +16,7 @@ KNOWN = {
         "_settled: noise only; poisson_positions: noise, and how many units are there, see the documentation"
     },
     "engine/kernels.py": {"_dense_add: the number of rows, which is public, and where a matrix ends"},
-    "mechanisms/above_threshold.py": {"threshold: the number of tests and a probability, which are public"},
-    "mechanisms/exact_gumbel.py": {"fill_gumbel, settled_gumbel: noise only"},
+    "mechanisms/tests.py": {"threshold: the number of tests and a probability, which are public"},
     "mechanisms/exact_noise.py": {"all of them: noise only"},
     "proofs/huberised_objective.py": {"certified_minimiser, _model_descent: data, see the documentation"},
     "proofs/huberised_sum.py": {"_pairwise: the number of parts, which is public"},

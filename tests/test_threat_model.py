@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 
 from privopt import untrusted
-from privopt.commands import mistakes, options
+from privopt.commands import options, screen
 from privopt.ledger import account_file, default_account
 from privopt.printable import MOST_SHOWN
-from privopt.tables import schema, unpacking
+from privopt.tables import schema, text_stream
 
 ROOT = Path(__file__).parents[1]
 MODEL = (ROOT / "docs" / "threat-model.md").read_text(encoding="utf-8")
@@ -52,12 +52,12 @@ def test_the_limits_are_those_of_the_code() -> None:
         "safetensors of 2 GiB": untrusted.MOST_ARRAY_BYTES == 2**31,
         "100,000 columns, 2<sup>24</sup> features": (schema.MOST_COLUMNS, schema.MOST_FEATURES)
         == (10**5, 2**24),
-        "grow to 1 GiB, or to 100 times": (unpacking.MOST_FREE, unpacking.MOST_GROWTH) == (2**30, 100),
-        "16 MiB of CSV header": unpacking.MOST_HEADER == 2**24,
+        "grow to 1 GiB, or to 100 times": (text_stream.MOST_FREE, text_stream.MOST_GROWTH) == (2**30, 100),
+        "16 MiB of CSV header": text_stream.MOST_HEADER == 2**24,
         "a regular file of 1 MiB": default_account.MOST_BYTES == 2**20,
         "a regular file of 64 MiB": account_file.MOST_BYTES == 2**26,
         "up to 10<sup>12</sup>": options.MOST_UNITS == 10**12,
-        "epsilon up to 10<sup>6</sup>": mistakes.MOST_EPSILON == 1e6,
+        "epsilon up to 10<sup>6</sup>": screen.MOST_EPSILON == 1e6,
         "10<sup>8</sup> synthetic rows": options.MOST_ROWS == 10**8,
         "at most 1,000 letters": MOST_SHOWN == 1000,
     }

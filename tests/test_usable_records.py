@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 from privopt import LinearRegression, LogisticRegression, PoissonRegressor, Table
 from privopt.cli import app
-from privopt.planning.seen_columns import SourceColumn, unseen
-from privopt.planning.usable import Usable, moment_deviation
+from privopt.planning.row_length import SourceColumn, Usable, moment_deviation, unseen
 from privopt.public import Public, Relation
 from privopt.replays.check import replayed
 from privopt.verification.checks import Outcome

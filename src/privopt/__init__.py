@@ -11,23 +11,25 @@ if TYPE_CHECKING:
     from privopt import certify, papers, solvers
     from privopt.curator.journals import resumable
     from privopt.data.units import Units
-    from privopt.estimators.classifiers import LinearSVC, LogisticRegression
     from privopt.estimators.fair import FairClassifier
     from privopt.estimators.lasso import LassoClassifier, LassoRegressor
-    from privopt.estimators.regressors import (
+    from privopt.estimators.linear import (
         HuberRegressor,
         LinearRegression,
+        LinearSVC,
+        LogisticRegression,
         PoissonRegressor,
         QuantileRegressor,
         Ridge,
+        RobustClassifier,
+        RobustRegressor,
     )
-    from privopt.estimators.robust import RobustClassifier, RobustRegressor
     from privopt.estimators.selection import PrivateSearchCV
     from privopt.estimators.synthetic_data import SyntheticData
     from privopt.ledger.account import Account
     from privopt.ledger.amounts import Budget
     from privopt.mean_of_users import user_mean
-    from privopt.planning.public_clip import clip_from
+    from privopt.planning.users import clip_from
     from privopt.precision import double_precision
     from privopt.problems import constraints, losses, regularisers
     from privopt.problems.black_box import BlackBox
@@ -92,7 +94,7 @@ __all__ = [
 
 _HOME = {
     "certify": "privopt",
-    "clip_from": "privopt.planning.public_clip",
+    "clip_from": "privopt.planning.users",
     "select_stationary": "privopt.solvers.stationary_selection",
     "Account": "privopt.ledger.account",
     "BilinearGame": "privopt.problems.saddle",
@@ -100,22 +102,22 @@ _HOME = {
     "Budget": "privopt.ledger.amounts",
     "FairClassifier": "privopt.estimators.fair",
     "GroupedLoss": "privopt.problems.grouped_loss",
-    "HuberRegressor": "privopt.estimators.regressors",
+    "HuberRegressor": "privopt.estimators.linear",
     "KL": "privopt.problems.growth",
     "LassoClassifier": "privopt.estimators.lasso",
     "LassoRegressor": "privopt.estimators.lasso",
-    "LinearRegression": "privopt.estimators.regressors",
-    "LinearSVC": "privopt.estimators.classifiers",
-    "LogisticRegression": "privopt.estimators.classifiers",
-    "PoissonRegressor": "privopt.estimators.regressors",
+    "LinearRegression": "privopt.estimators.linear",
+    "LinearSVC": "privopt.estimators.linear",
+    "LogisticRegression": "privopt.estimators.linear",
+    "PoissonRegressor": "privopt.estimators.linear",
     "PrivacyReport": "privopt.report.report",
     "PrivateSearchCV": "privopt.estimators.selection",
     "Problem": "privopt.problems.problem",
-    "QuantileRegressor": "privopt.estimators.regressors",
+    "QuantileRegressor": "privopt.estimators.linear",
     "Relation": "privopt.public",
-    "Ridge": "privopt.estimators.regressors",
-    "RobustClassifier": "privopt.estimators.robust",
-    "RobustRegressor": "privopt.estimators.robust",
+    "Ridge": "privopt.estimators.linear",
+    "RobustClassifier": "privopt.estimators.linear",
+    "RobustRegressor": "privopt.estimators.linear",
     "SaddleProblem": "privopt.problems.saddle",
     "minimax": "privopt.solve_games",
     "SyntheticData": "privopt.estimators.synthetic_data",

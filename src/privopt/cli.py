@@ -13,7 +13,6 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from privopt.commands.help_pages import AskingCommand, PlainCommand, PlainGroup, clearer, typed_number
 from privopt.commands.interrupts import Interrupts
 from privopt.commands.options import (
     WORK,
@@ -38,7 +37,8 @@ from privopt.commands.options import (
     place_option,
     with_options,
 )
-from privopt.engine.on_ray.reach import leave
+from privopt.commands.screen import AskingCommand, PlainCommand, PlainGroup, clearer, typed_number
+from privopt.engine.on_ray.starting import leave
 from privopt.printable import printable
 
 DEBUG = "PRIVOPT_DEBUG"
@@ -97,7 +97,7 @@ class OneSentenceGroup(PlainGroup):
 
 def _explain(error: Exception) -> int:
     """Say what went wrong; the trace only to those who asked for it."""
-    from privopt.commands.mistakes import sentence_about
+    from privopt.commands.screen import sentence_about
     from privopt.errors import STAYS_CHARGED, DataUnavailable, notes_of
 
     if os.environ.get(DEBUG) == "1":
@@ -372,7 +372,7 @@ def audit_map(
 ) -> None:
     """Say which files and lines a solver's guarantee rests on: what somebody who checks it has to read."""
     from privopt.commands import audit_map
-    from privopt.commands.mistakes import public_arguments
+    from privopt.commands.screen import public_arguments
 
     with public_arguments():
         audit_map.run(solver, engine=engine.value, as_json=as_json, as_markdown=as_markdown)
@@ -412,7 +412,7 @@ def attack(
 ) -> None:
     """Attack models on made-up data: a lower bound on epsilon for each; exit code 0 if no claim is refuted, else 1."""
     from privopt.commands import attacking
-    from privopt.commands.mistakes import public_arguments
+    from privopt.commands.screen import public_arguments
     from privopt.ledger.amounts import Budget
 
     with public_arguments():

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from privopt.planning import user_words
+from privopt.planning import plan
 from privopt.problems.black_box import BlackBox
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.glm import GLMLoss
@@ -107,7 +107,7 @@ def declared_of_units(public: Public) -> tuple[str, ...]:
         sentences.append(f"Number of {units}, given by the user: {public.n:,}, which no data set exceeds.")
     if public.by_user:
         sentences.append("User keys, given by the user: they name the owner of every record.")
-        sentences.append(user_words.meaning_of_cap(public))
+        sentences.append(plan.meaning_of_cap(public))
     return tuple(sentences)
 
 

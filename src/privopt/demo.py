@@ -12,10 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from privopt.commands import screen
-from privopt.commands.mistakes import Mistake
 from privopt.commands.rand_records import MEANING, MOST_VISITS, RECORDS, SCHEMA, TRAINING, Records, load
-from privopt.estimators.classifiers import LogisticRegression
-from privopt.estimators.regressors import PoissonRegressor
+from privopt.commands.screen import Mistake
+from privopt.estimators.linear import LogisticRegression, PoissonRegressor
 from privopt.ledger import accounting
 from privopt.ledger.account import Account
 from privopt.ledger.default_account import nothing_private

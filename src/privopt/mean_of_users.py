@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from privopt.curator.base import Observer
-from privopt.curator.outlays import tells_what_was_spent
 from privopt.curator.run import Run
-from privopt.curator.transcript import Transcript
+from privopt.curator.transcript import Transcript, tells_what_was_spent
 from privopt.data import cells
 from privopt.data.units import Units
 from privopt.declared_facts import declared_of_mean
@@ -20,8 +19,8 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import DeltaEvent, Event, GaussianEvent, Sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.gaussian_test import GaussianTest
 from privopt.mechanisms.noise import NoiseSource
+from privopt.mechanisms.tests import GaussianTest
 from privopt.named_arguments import refuses_unknown
 from privopt.planning.notices import NOISE_IS_OFF, extreme_epsilon
 from privopt.planning.plan import Finding, Plan
@@ -36,7 +35,7 @@ from privopt.planning.stable_mean import (
 )
 from privopt.precision import double_precision
 from privopt.public import DEFAULT_RECORDS, Public, Relation, real
-from privopt.queries.user_average import UserAverage
+from privopt.queries.moments import UserAverage
 from privopt.report.report import PrivacyReport
 from privopt.result import Result
 from privopt.solve_arguments import check_observer

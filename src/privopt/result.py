@@ -9,9 +9,8 @@ import numpy as np
 
 from privopt.curator.transcript import Transcript
 from privopt.notebook import card
-from privopt.planning.improvement_share import Evidence
-from privopt.planning.picture import Picture
-from privopt.planning.plan import Finding, Plan, figure, in_sentences, own_lines, warnings_in
+from privopt.planning.improvement import Evidence
+from privopt.planning.plan import Finding, Picture, Plan, figure, in_sentences, own_lines, warnings_in
 from privopt.report.kept import Recipe
 from privopt.report.report import PrivacyReport
 from privopt.status import Status

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from privopt.curator.base import Curator, Observer
-from privopt.curator.outlays import tells_what_was_spent
-from privopt.curator.rehearsals import foresee, reserved
+from privopt.curator.dry_run import foresee, reserved
 from privopt.curator.run import Run, rehearsed, tried
-from privopt.data.derived import Derived
+from privopt.curator.transcript import tells_what_was_spent
+from privopt.data.storage import Derived
 from privopt.data.units import Units
 from privopt.declared_facts import declared_of_problem
 from privopt.engine.protocol import Engine, EngineName
@@ -19,8 +19,8 @@ from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseName, NoiseSource
 from privopt.named_arguments import refuses_unknown
-from privopt.planning.instance import Instance
 from privopt.planning.plan import Plan
+from privopt.planning.task import Instance
 from privopt.plans import Plans, all_plans
 from privopt.precision import double_precision
 from privopt.problems.black_box import BlackBox
@@ -28,7 +28,7 @@ from privopt.problems.losses import GLMLoss, RecordLoss
 from privopt.problems.problem import Problem
 from privopt.problems.saddle import BilinearGame, Game
 from privopt.public import DEFAULT_WEIGHTING, Public, Relation, Weighting, of_users
-from privopt.queries.effects import require_pure_loss
+from privopt.queries.safeguards import require_pure_loss
 from privopt.replays.recipes import recipe_of
 from privopt.result import Result
 from privopt.solve_arguments import check_arguments, check_loss, check_payment, flat_start, posed_problem

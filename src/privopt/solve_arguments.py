@@ -17,8 +17,7 @@ from privopt.data.units import Units
 from privopt.ledger.account import checked_account
 from privopt.ledger.amounts import Budget
 from privopt.precision import double_precision
-from privopt.problems.black_box import BlackBox
-from privopt.problems.black_box_trial import try_on_made_up_records
+from privopt.problems.black_box import BlackBox, try_on_made_up_records
 from privopt.problems.glm import GLMLoss, RecordLoss
 from privopt.problems.problem import Problem
 from privopt.problems.saddle import BilinearGame, Game

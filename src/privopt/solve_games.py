@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from privopt.curator.base import Curator, Observer
-from privopt.curator.outlays import tells_what_was_spent
-from privopt.curator.rehearsals import foresee, reserved
+from privopt.curator.dry_run import foresee, reserved
 from privopt.curator.run import Run, rehearsed, tried
-from privopt.data.derived import Derived
+from privopt.curator.transcript import tells_what_was_spent
+from privopt.data.storage import Derived
 from privopt.data.units import Units
 from privopt.declared_facts import declared_of_game
 from privopt.engine.protocol import Engine, EngineName
@@ -24,7 +24,7 @@ from privopt.plans import Plans, all_plans
 from privopt.precision import double_precision
 from privopt.problems.saddle import Game
 from privopt.public import Public, Relation
-from privopt.queries.effects import require_pure_payoff
+from privopt.queries.safeguards import require_pure_payoff
 from privopt.result import Result
 from privopt.solve_arguments import check_arguments, check_game, check_payment
 from privopt.solve_tables import AskedUnits

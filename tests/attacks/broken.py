@@ -10,10 +10,10 @@ from privopt.attacks.optimal import optimal_attack
 from privopt.attacks.subjects import SUBJECTS, descent
 from privopt.curator.local import LocalCurator
 from privopt.ledger.amounts import Budget
-from privopt.ledger.sampling import EveryUnit
+from privopt.ledger.events import EveryUnit
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 from privopt.result import Outcome
 from privopt.status import Status
 

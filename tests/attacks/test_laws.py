@@ -3,9 +3,8 @@ import pytest
 
 from privopt.attacks.laws import choice, flipped, law_of, softmax
 from privopt.mechanisms.additive import Gaussian, Laplace
-from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.mechanisms.choice import ExponentialMechanism, PermuteAndFlip
 from privopt.mechanisms.noise import NoiseSource
-from privopt.mechanisms.permute_and_flip import PermuteAndFlip
 
 LEFT, RIGHT = np.array([0.3, -0.2, 0.1]), np.array([-0.1, 0.2, 0.4])
 MECHANISMS = [Gaussian(2.0), Laplace(2.0), ExponentialMechanism(1.5), PermuteAndFlip(1.0)]

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from privopt import minimize
-from privopt.attacks.lockstep import in_lockstep
-from privopt.attacks.pairs import Turned
-from privopt.attacks.steering import Steering
+from privopt.attacks.lockstep import Steering, in_lockstep
+from privopt.attacks.subjects import Turned
 from privopt.curator.local import LocalCurator
 from privopt.curator.run import Run
 from privopt.data.units import Units

@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from privopt.attacks.steering import Steering, transcript_epsilon
-from privopt.ledger.gaussian_dp import gaussian_epsilon, gaussian_mu
+from privopt.attacks.lockstep import Steering, transcript_epsilon
+from privopt.ledger.curves import gaussian_epsilon, gaussian_mu
 
 BUDGET = (1.0, 1e-6)
 

@@ -9,11 +9,11 @@ from tests.support.worst_pair import counted_bound, worst_pair
 
 from privopt.curator.local import LocalCurator
 from privopt.ledger.amounts import Budget
-from privopt.ledger.gaussian_dp import gaussian_epsilon
+from privopt.ledger.curves import gaussian_epsilon
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.solvers.gradient_descent import GradientDescent

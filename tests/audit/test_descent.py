@@ -14,8 +14,8 @@ from scipy.special import expit
 
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
-from privopt.ledger.gaussian_dp import gaussian_mu
-from privopt.planning.instance import Instance
+from privopt.ledger.curves import gaussian_mu
+from privopt.planning.task import Instance
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge

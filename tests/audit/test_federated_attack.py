@@ -9,10 +9,10 @@ from tests.support.worst_pair import HUGE, counted_bound
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
-from privopt.ledger.gaussian_dp import gaussian_epsilon
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.curves import gaussian_epsilon
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.solvers.user_federated_averaging import UserFederatedAveraging

@@ -13,18 +13,18 @@ from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.amounts import Budget
-from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_epsilon, gaussian_mu
+from privopt.ledger.curves import gaussian_delta, gaussian_epsilon, gaussian_mu
+from privopt.ledger.events import FixedSize, Poisson
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import FixedSize, Poisson
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.additive import Gaussian, Laplace
-from privopt.mechanisms.lattice import noise_exponent
+from privopt.mechanisms.base import noise_exponent
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 from privopt.solvers.gradient_descent import GradientDescent
 
 pytestmark = pytest.mark.audit

@@ -8,11 +8,10 @@ import pytest
 from benchmarks.games import generated
 
 from privopt.curator.local import LocalCurator
-from privopt.games.moves import Drawn
-from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
-from privopt.games.sampled_dual_averaging import SampledDualAveraging
+from privopt.games.dual_averaging import NoisyExponentiatedGradient, SampledDualAveraging
+from privopt.games.gradients import Drawn
 from privopt.ledger.amounts import Budget
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.noise import NoiseSource
 from privopt.papers.saddle_mirror_descent import SaddleMirrorDescent
 from privopt.planning.task import Task

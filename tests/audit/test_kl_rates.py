@@ -19,7 +19,7 @@ from tests.support.exact_curator import exact_run
 from privopt import zoo
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
-from privopt.ledger.gaussian_dp import gaussian_mu
+from privopt.ledger.curves import gaussian_mu
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.solve import minimize

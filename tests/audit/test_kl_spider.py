@@ -6,7 +6,7 @@ from tests.support.exact_curator import exact_run, public_of
 
 from privopt import zoo
 from privopt.ledger.amounts import Budget
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.solvers.kl_spider import KLSpider
 

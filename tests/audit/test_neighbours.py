@@ -11,22 +11,18 @@ from tests.contracts.queries import (
     is_of_codes,
 )
 
-from privopt.ledger.sampling import Poisson
+from privopt.ledger.events import Poisson
 from privopt.public import Public
-from privopt.queries.base import MeanQuery
-from privopt.queries.held_count import HeldCount
-from privopt.queries.held_friends import FriendlyWeight
-from privopt.queries.held_huber import HuberScore
-from privopt.queries.held_mean import HeldMean
-from privopt.queries.held_outliers import ConcentrationScore
+from privopt.queries.base import MeanQuery, PassQuery
 from privopt.queries.lots import LotSum
-from privopt.queries.of_records import PassQuery
 from privopt.queries.received import RECEIVABLE
+from privopt.queries.scores import HeldCount
+from privopt.queries.users import ConcentrationScore, FriendlyWeight, HeldMean, HuberScore
 from privopt.queries.values import called_on_host
 from privopt.testing import search_neighbours
-from privopt.testing.hostile_rows import settings
 from privopt.testing.queries import SLACK
 from privopt.testing.search import ROUND, applies
+from privopt.testing.toy_data import settings
 
 ORIGIN = 0.1 * AT
 POINTS = EVERY_QUERY["gradient, squared"]

@@ -9,7 +9,7 @@ from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.goldstein_certificate import free_certificate
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.solvers import O2NC
 

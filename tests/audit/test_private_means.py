@@ -7,14 +7,14 @@ import pytest
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
-from privopt.ledger.gaussian_dp import gaussian_mu
+from privopt.ledger.curves import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.gaussian_test import GaussianTest
 from privopt.mechanisms.noise import NoiseSource
+from privopt.mechanisms.tests import GaussianTest
 from privopt.planning.stable_mean import plan_stable_mean
 from privopt.precision import double_precision
-from privopt.queries.user_average import UserAverage
+from privopt.queries.moments import UserAverage
 from privopt.solvers.held_means import StableMean
 from privopt.status import Status
 

@@ -10,7 +10,7 @@ from privopt.ledger.amounts import Budget
 from privopt.papers.anytime_mirror_descent import AnytimeMirrorDescent
 from privopt.papers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
 from privopt.solve import minimize
-from privopt.solvers.vertex_anytime import VertexAnytime
+from privopt.solvers.vertices import VertexAnytime
 
 pytestmark = pytest.mark.audit
 SEEDS = 4

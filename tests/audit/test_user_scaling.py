@@ -9,7 +9,7 @@ import pytest
 import privopt
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.planning.user_whitening import default_user_ridge
 from privopt.problems import losses
 from privopt.problems.problem import Problem

@@ -54,7 +54,7 @@ from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescen
 from privopt.solvers.svrg import SVRG
 from privopt.solvers.user_federated_averaging import UserFederatedAveraging
 from privopt.solvers.user_gradient_descent import UserGradientDescent
-from privopt.solvers.vertex_anytime import VertexAnytime
+from privopt.solvers.vertices import VertexAnytime
 from privopt.solvers.warm_start import WarmStart
 from privopt.solvers.whitening import Whitening
 from privopt.solvers.worst_group_descent import WorstGroupDescent

@@ -10,12 +10,10 @@ from tests.contracts.cases import is_repeated
 
 from privopt.data.units import Units
 from privopt.games.base import GameSolver
-from privopt.games.moves import Drawn, Noised
-from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
-from privopt.games.noisy_extragradient import NoisyExtragradient
+from privopt.games.dual_averaging import NoisyExponentiatedGradient, SampledDualAveraging
+from privopt.games.gradients import Drawn, Noised
+from privopt.games.noisy_extragradient import NoisyExtragradient, SaddleGradientDescent
 from privopt.games.noisy_matrix import NoisyMatrix
-from privopt.games.saddle_gradient_descent import SaddleGradientDescent
-from privopt.games.sampled_dual_averaging import SampledDualAveraging
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.papers.best_response import BestResponse

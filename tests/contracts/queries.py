@@ -22,48 +22,86 @@ from privopt.problems.saddle import BilinearGame, SaddleProblem
 from privopt.problems.vertices import CrossPolytopeVertices, ListedVertices, SimplexVertices
 from privopt.problems.workload import Workload
 from privopt.proofs.one_pass import GrowingBatches
-from privopt.queries.averaged_gradient import AveragedGradient
 from privopt.queries.base import FunctionOfMean, MeanQuery, Query
-from privopt.queries.bias_reduced_gradient import BiasReducedGradient
-from privopt.queries.candidate_payoffs import CandidateGaps, CandidatePayoffs
-from privopt.queries.candidate_values import CandidateValues
-from privopt.queries.column_magnitudes import ColumnMagnitudes
-from privopt.queries.gradient import ClippedGradient, GradientNorm
-from privopt.queries.gradient_and_count import GradientAndCount
-from privopt.queries.gradient_difference import ClippedGradientDifference
-from privopt.queries.gradient_norms import GradientNorms
-from privopt.queries.group_losses import GroupLosses, GroupLossScores, GroupShares
-from privopt.queries.grouped_gradient import GroupedGradient, GroupedVertexScores
-from privopt.queries.held_marginal import HeldAnswer, HeldMarginal
-from privopt.queries.hessian import NewtonDirection
-from privopt.queries.holdout_scores import Accuracy, BoundedLoss, HoldoutScores
-from privopt.queries.local_pass import LocalPass
-from privopt.queries.marginal_errors import CellErrors, MarginalDistances, MeanDistance, SignedErrors
-from privopt.queries.marginals import MarginalMeans
-from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser
-from privopt.queries.mixed_gradient import MixedGradient
-from privopt.queries.norm_counts import NormCounts, ValueNormCounts
-from privopt.queries.one_pass import NoisyPass, PassAverage
-from privopt.queries.part_scores import PartScores
-from privopt.queries.payoff_means import PayoffGradient, PayoffMeans
-from privopt.queries.payoff_slope import PayoffSlope
-from privopt.queries.perturbed_minimiser import PerturbedMinimiser
-from privopt.queries.placed_values import PlacedValueDifference, PlacedValueGradient
-from privopt.queries.player_gradient import PlayerGradient, PlayerSlope
-from privopt.queries.polytope_scores import PolytopeScores
-from privopt.queries.query_means import QueryMeans
-from privopt.queries.second_moment import SecondMoment
-from privopt.queries.smoothed_difference import LuneDifference, SmoothedDifference, TranslatedDifference
-from privopt.queries.smoothed_gradient import JitteredGradient, SmoothedGradient
-from privopt.queries.table_answer import TableAnswer, TableAnswerError
-from privopt.queries.target_magnitudes import TargetMagnitudes
-from privopt.queries.top_curvature import TopCurvature
-from privopt.queries.total_weight import TotalWeight, UsableUnits
-from privopt.queries.user_average import UserAverage
-from privopt.queries.value_difference import ValueDifference
-from privopt.queries.value_gradient import ValueGradient
-from privopt.queries.vertex_scores import VertexScores
-from privopt.queries.vertex_slopes import VertexSlopeChanges, VertexSlopes
+from privopt.queries.gradient_norms import (
+    AveragedGradient,
+    GradientAndCount,
+    GradientNorms,
+    NormCounts,
+    ValueNormCounts,
+)
+from privopt.queries.groups import (
+    GroupedGradient,
+    GroupedVertexScores,
+    GroupLosses,
+    GroupLossScores,
+    GroupShares,
+)
+from privopt.queries.lots import LocalPass
+from privopt.queries.marginals import (
+    CellErrors,
+    HeldAnswer,
+    HeldMarginal,
+    MarginalDistances,
+    MarginalMeans,
+    MeanDistance,
+    QueryMeans,
+    SignedErrors,
+    TableAnswer,
+    TableAnswerError,
+)
+from privopt.queries.minimisers import (
+    DescentEnd,
+    HuberisedMinimiser,
+    NoisyPass,
+    PassAverage,
+    PerturbedMinimiser,
+)
+from privopt.queries.moments import (
+    ColumnMagnitudes,
+    NewtonDirection,
+    SecondMoment,
+    TargetMagnitudes,
+    TopCurvature,
+    TotalWeight,
+    UsableUnits,
+    UserAverage,
+)
+from privopt.queries.payoffs import (
+    BiasReducedGradient,
+    CandidateGaps,
+    CandidatePayoffs,
+    PayoffGradient,
+    PayoffMeans,
+    PayoffSlope,
+    PlayerGradient,
+    PlayerSlope,
+)
+from privopt.queries.scores import (
+    Accuracy,
+    BoundedLoss,
+    HoldoutScores,
+    PartScores,
+    PolytopeScores,
+    VertexScores,
+    VertexSlopeChanges,
+    VertexSlopes,
+)
+from privopt.queries.slopes import ClippedGradient, ClippedGradientDifference, GradientNorm, MixedGradient
+from privopt.queries.smoothed import (
+    JitteredGradient,
+    LuneDifference,
+    SmoothedDifference,
+    SmoothedGradient,
+    TranslatedDifference,
+)
+from privopt.queries.values import (
+    CandidateValues,
+    PlacedValueDifference,
+    PlacedValueGradient,
+    ValueDifference,
+    ValueGradient,
+)
 
 D = 4
 ROW_BOUND = 1.5

@@ -21,18 +21,23 @@ from privopt.errors import BudgetExceeded
 from privopt.ledger import accounting
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
-from privopt.ledger.events import GaussianEvent, NonPrivateEvent, Parallel, Repeated, SampledEvent
+from privopt.ledger.events import (
+    FixedSize,
+    GaussianEvent,
+    NonPrivateEvent,
+    Parallel,
+    Poisson,
+    Repeated,
+    SampledEvent,
+)
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import FixedSize, Poisson
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.public import Public
-from privopt.queries.base import clip_to_ball, query, shrunk_radius
-from privopt.queries.gradient import ClippedGradient, GradientNorm
-from privopt.queries.gradient_difference import ClippedGradientDifference
-from privopt.queries.of_records import ArgminQuery
+from privopt.queries.base import ArgminQuery, clip_to_ball, query, shrunk_radius
+from privopt.queries.slopes import ClippedGradient, ClippedGradientDifference, GradientNorm
 from privopt.solve import minimize
 
 N, D = 40, 3

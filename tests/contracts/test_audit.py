@@ -12,8 +12,7 @@ from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.queries.gradient import ClippedGradient, GradientNorm
-from privopt.queries.gradient_difference import ClippedGradientDifference
+from privopt.queries.slopes import ClippedGradient, ClippedGradientDifference, GradientNorm
 
 N, D = 12, 3
 

@@ -10,12 +10,12 @@ from tests.contracts.cases import as_units, tagged, toy_arrays
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
-from privopt.ledger.sampling import EveryUnit
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.events import EveryUnit
+from privopt.ledger.payer import Unlimited
 from privopt.precision import double_precision
 from privopt.problems.saddle import BilinearGame
 from privopt.public import Relation
-from privopt.queries.player_gradient import PlayerGradient
+from privopt.queries.payoffs import PlayerGradient
 from privopt.solve import minimize
 
 EVENT = "/jax/core/compile/backend_compile_duration"

@@ -13,14 +13,13 @@ from privopt.curator.transcript import Transcript
 from privopt.data.units import Units
 from privopt.errors import BudgetExceeded, PlanMismatch, ReplayMismatch
 from privopt.ledger.amounts import Budget
-from privopt.ledger.events import GaussianEvent, Repeated, Sequence
+from privopt.ledger.events import FixedSize, GaussianEvent, Poisson, Repeated, Sequence
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import FixedSize, Poisson
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 
 N, D = 60, 4
 NOISE = Gaussian(40.0)

@@ -15,7 +15,7 @@ from privopt.data.units import Units
 from privopt.engine.choose import engine_on
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.queries.base import MeanQuery
 from privopt.solve import minimize

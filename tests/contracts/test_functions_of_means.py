@@ -15,18 +15,17 @@ from privopt.data.units import Units
 from privopt.errors import PlanMismatch
 from privopt.games.gradients import Gradients
 from privopt.ledger.amounts import Budget
+from privopt.ledger.events import EveryUnit, Poisson
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import EveryUnit, Poisson
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
-from privopt.mechanisms.vertex_sampler import VertexSampler
+from privopt.mechanisms.vertex_stream import VertexSampler
 from privopt.precision import double_precision
 from privopt.problems.saddle import BilinearGame
 from privopt.public import Relation
 from privopt.queries.base import FunctionOfMean, query, static
-from privopt.queries.payoff_means import PayoffGradient, PayoffMeans
-from privopt.queries.player_gradient import PlayerGradient
+from privopt.queries.payoffs import PayoffGradient, PayoffMeans, PlayerGradient
 from privopt.testing import check_query
 from privopt.testing.queries import SLACK, quietly
 

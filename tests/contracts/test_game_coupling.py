@@ -3,7 +3,7 @@
 import pytest
 from tests.contracts.game_cases import EVERY_GAME, RELATIONS, N, as_units, toy_rows
 
-from privopt.games.moves import Noised
+from privopt.games.gradients import Noised
 from privopt.ledger.amounts import Budget
 from privopt.planning.task import Task
 from privopt.problems.saddle import BilinearGame

@@ -9,7 +9,7 @@ from privopt.curator.dry_run import DryRun
 from privopt.curator.handles import Held
 from privopt.curator.local import LocalCurator
 from privopt.curator.replay import Replay
-from privopt.data.groups import GroupedUnits, draw_groups, group_records
+from privopt.data.participants import GroupedUnits, draw_groups, group_records
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.amounts import Budget

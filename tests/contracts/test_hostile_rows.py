@@ -17,15 +17,14 @@ from tests.support.loop_sums import loop_sum
 from privopt.curator.audit import distance
 from privopt.curator.local import LocalCurator
 from privopt.engine.in_process import InProcessEngine
-from privopt.ledger.sampling import EveryUnit
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.events import EveryUnit
+from privopt.ledger.payer import Unlimited
 from privopt.precision import double_precision
-from privopt.queries.base import FunctionOfMean, MeanQuery, StatisticOfHeld
+from privopt.queries.base import FunctionOfMean, MeanQuery, PassQuery, StatisticOfHeld
 from privopt.queries.lots import LotSum
-from privopt.queries.of_records import PassQuery
 from privopt.testing import check_query
-from privopt.testing.hostile_rows import UNITS, hostile_pair, settings
 from privopt.testing.queries import SLACK, quietly
+from privopt.testing.toy_data import UNITS, hostile_pair, settings
 
 
 @pytest.fixture(autouse=True)

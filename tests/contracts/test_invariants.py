@@ -20,11 +20,11 @@ from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
-from privopt.ledger.gaussian_dp import gaussian_epsilon
+from privopt.ledger.curves import gaussian_epsilon
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.papers.dp_spider import DPSpider
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.growth import KL

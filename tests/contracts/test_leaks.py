@@ -16,16 +16,15 @@ from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.errors import BudgetExceeded, PlanMismatch
 from privopt.ledger.account import Account
-from privopt.ledger.events import GaussianEvent, Repeated
+from privopt.ledger.events import FixedSize, GaussianEvent, Repeated
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import FixedSize
-from privopt.mechanisms.above_threshold import AboveThreshold
 from privopt.mechanisms.additive import Gaussian, Laplace
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.instance import Instance
+from privopt.mechanisms.tests import AboveThreshold
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.queries.gradient import ClippedGradient, GradientNorm
+from privopt.queries.slopes import ClippedGradient, GradientNorm
 from privopt.solve import minimize
 
 CANARY = 0.123456789012345678  # a private number, looked for in everything that comes out

@@ -27,21 +27,25 @@ from privopt.curator.audit import Audit
 from privopt.data.units import Units
 from privopt.errors import BudgetExceeded
 from privopt.ledger.amounts import Budget
+from privopt.ledger.events import EveryUnit
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import EveryUnit
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.losses import RecordLoss
 from privopt.problems.problem import Problem
 from privopt.public import Relation
 from privopt.queries.base import clip_to_ball, query
-from privopt.queries.gradient import ClippedGradient, GradientNorm, record_gradient
-from privopt.queries.gradient_difference import ClippedGradientDifference
-from privopt.queries.mixed_gradient import MixedGradient
-from privopt.queries.top_curvature import TopCurvature
+from privopt.queries.moments import TopCurvature
+from privopt.queries.slopes import (
+    ClippedGradient,
+    ClippedGradientDifference,
+    GradientNorm,
+    MixedGradient,
+    record_gradient,
+)
 from privopt.solvers import adaptive_gradient_descent as adaptive_course
 from privopt.solvers import adaptive_gradient_descent as adaptive_paper
 from privopt.solvers.curvature_probe import CurvatureProbe

@@ -14,8 +14,8 @@ from tests.support.markers import NUMBER, found_in, said_by
 
 from privopt.curator.local import LocalCurator
 from privopt.engine.in_process import InProcessEngine
-from privopt.estimators.classifiers import LogisticRegression
 from privopt.estimators.fair import FairClassifier
+from privopt.estimators.linear import LogisticRegression
 from privopt.estimators.selection import PrivateSearchCV
 from privopt.ledger.ledger import Ledger
 from privopt.mean_of_users import user_mean

@@ -20,10 +20,10 @@ from tests.contracts.cases import (
 from privopt.curator.local import LocalCurator
 from privopt.errors import BudgetTooSmall
 from privopt.ledger.amounts import Budget
-from privopt.ledger.gaussian_dp import gaussian_mu
+from privopt.ledger.curves import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.public import Relation
 from privopt.testing.solvers import SolverTrial

@@ -22,8 +22,7 @@ from privopt.planning.task import Task
 from privopt.precision import double_precision
 from privopt.public import Relation
 from privopt.synthesis import registry
-from privopt.synthesis.query_game import QueryGame
-from privopt.synthesis.query_game_ml import QueryGameML
+from privopt.synthesis.query_game import QueryGame, QueryGameML
 from privopt.testing.synthesizers import SynthesizerTrial, ToyTable
 
 

@@ -6,7 +6,7 @@ from tests.contracts.cases import D, N
 
 from privopt.ledger.amounts import Budget
 from privopt.public import Relation
-from privopt.solvers.vertex_solver import VertexSolver
+from privopt.solvers.vertices import VertexSolver
 from privopt.testing.solvers import SolverTrial
 from privopt.testing.toy_data import ToyData
 

@@ -12,17 +12,16 @@ from privopt.curator.replay import Replay
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.composition import alternatives
-from privopt.ledger.events import GaussianEvent, NoEvent, Parallel, Sequence
+from privopt.ledger.events import GaussianEvent, NoEvent, Parallel, Poisson, Sequence
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import Poisson
 from privopt.mechanisms.additive import Gaussian, Laplace
-from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.prefix_sum import PrefixSum
 from privopt.mechanisms.strategies import independent
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.queries.gradient import ClippedGradient, GradientNorm
+from privopt.queries.slopes import ClippedGradient, GradientNorm
 
 N, D = 60, 4
 NOISE = Gaussian(40.0)

@@ -15,13 +15,12 @@ from privopt.curator.journal import Journal, Line
 from privopt.curator.run import Resumption, Run
 from privopt.data.units import Units
 from privopt.errors import AccountError, DataUnavailable
-from privopt.ledger.claims import CounterInMemory, CounterInPlace
-from privopt.ledger.counters import CounterFolder, Mark
+from privopt.ledger.claims import CounterFolder, CounterInMemory, CounterInPlace, Mark
 from privopt.ledger.events import GaussianEvent, Repeated
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
-from privopt.queries.second_moment import SecondMoment
+from privopt.queries.moments import SecondMoment
 
 UNITS = Units.from_arrays(np.random.default_rng(0).normal(size=(60, 2)), row_bound=1.0)
 TIMES, NOISE, BUDGET = 8, Gaussian(noise_multiplier=40.0), Budget(1.0, 1e-6)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privopt.curator import cuts, kept_keys
+from privopt.curator import cuts
+from privopt.curator import journal as kept_keys
 from privopt.curator.cuts import Cuts, Standing, require_lasting
 from privopt.curator.journal import Journal
 from privopt.data import blocks, places

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from privopt import LogisticRegression
-from privopt.curator.digests import digest
+from privopt.curator.journal import digest
 from privopt.problems.losses import Huber
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
@@ -24,7 +24,7 @@ from privopt.public import Relation
 
 VALUES = """
 import numpy as np
-from privopt.curator.digests import digest
+from privopt.curator.journal import digest
 from privopt.problems.losses import Huber
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge

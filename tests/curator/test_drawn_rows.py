@@ -11,14 +11,14 @@ from scipy import sparse
 from tests.support.parted_engine import PartedEngine
 
 from privopt.curator import loops
-from privopt.curator.feeds import Feed
+from privopt.curator.handles import Feed
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.engine.compiled_loops import traced_sum
 from privopt.engine.drawn_rows import in_place
 from privopt.engine.in_process import InProcessEngine
-from privopt.ledger.sampling import FixedSize, Poisson
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.events import FixedSize, Poisson
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.prefix_sum import PrefixSum
@@ -26,7 +26,7 @@ from privopt.mechanisms.strategies import independent
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.public import Public
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 
 N, D, STEPS = 230, 4, 9
 
@@ -202,7 +202,7 @@ def test_a_parted_draw_keeps_the_format_of_the_rows():
 
 def test_rows_that_are_mapped_as_they_are_read_are_handed_over_as_well(monkeypatch):
     """Those of a wide sparse table seen through a matrix: too many to store, and dense."""
-    monkeypatch.setattr("privopt.data.derived.DENSE_VIEW_BYTES", 0)
+    monkeypatch.setattr("privopt.data.storage.DENSE_VIEW_BYTES", 0)
     generator = np.random.default_rng(0)
     table = sparse.random(90, 30, density=0.3, random_state=0, format="csr")
     units = Units.from_arrays(table, np.sign(generator.normal(size=90)), row_bound=1.0)

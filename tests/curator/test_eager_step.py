@@ -10,13 +10,12 @@ import pytest
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
-from privopt.ledger.events import NonPrivateEvent, Repeated
+from privopt.ledger.events import EveryUnit, NonPrivateEvent, Repeated
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import EveryUnit
 from privopt.mechanisms.additive import Gaussian
 from privopt.precision import as_jax, double_precision
 from privopt.problems import losses
-from privopt.queries.gradient import ClippedGradient, GradientNorm
+from privopt.queries.slopes import ClippedGradient, GradientNorm
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 ROWS, COLUMNS = 61, 37  # a shape that no other test has compiled for

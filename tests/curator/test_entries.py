@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from privopt.curator.entries import Entered
+from privopt.curator.handles import Entered
 from privopt.data.blocks import Block, Lineage
 
 

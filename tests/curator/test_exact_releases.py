@@ -7,22 +7,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from privopt.curator.feeds import Feed
+from privopt.curator.handles import Feed
 from privopt.curator.local import LocalCurator
 from privopt.curator.replay import Replay
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
-from privopt.ledger.sampling import EveryUnit, Poisson
-from privopt.ledger.unlimited import Unlimited
-from privopt.mechanisms.above_threshold import AboveThreshold
+from privopt.ledger.events import EveryUnit, Poisson
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.additive import Gaussian, Laplace
-from privopt.mechanisms.exponential import ExponentialMechanism
-from privopt.mechanisms.lattice import noise_exponent, spacing_of, spacing_ratio
+from privopt.mechanisms.base import noise_exponent, spacing_of, spacing_ratio
+from privopt.mechanisms.choice import ExponentialMechanism, PermuteAndFlip
 from privopt.mechanisms.noise import NoiseSource
-from privopt.mechanisms.pass_noise import PassNoise
-from privopt.mechanisms.permute_and_flip import PermuteAndFlip
+from privopt.mechanisms.objective_perturbation import PassNoise
 from privopt.mechanisms.prefix_sum import PrefixSum
 from privopt.mechanisms.strategies import banded, independent
+from privopt.mechanisms.tests import AboveThreshold
 from privopt.mechanisms.vertex_stream import VertexStream
 from privopt.precision import double_precision
 from privopt.problems import losses
@@ -30,8 +29,8 @@ from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
 from privopt.problems.saddle import BilinearGame
 from privopt.public import Relation
-from privopt.queries.gradient import ClippedGradient, GradientNorm
-from privopt.queries.vertex_scores import VertexScores
+from privopt.queries.scores import VertexScores
+from privopt.queries.slopes import ClippedGradient, GradientNorm
 from privopt.report.explain import arithmetic
 from privopt.report.report import PrivacyReport
 from privopt.result import Result

@@ -10,27 +10,23 @@ import pytest
 
 from privopt.curator.audit import Audit
 from privopt.curator.dry_run import DryRun
-from privopt.curator.feeds import Feed
+from privopt.curator.handles import Feed
 from privopt.curator.local import LocalCurator
 from privopt.curator.replay import Replay
 from privopt.data.units import Units
 from privopt.errors import BudgetExceeded
 from privopt.ledger.amounts import Budget
-from privopt.ledger.events import GaussianEvent, NoEvent, Parallel, Repeated, Sequence
+from privopt.ledger.events import GaussianEvent, NoEvent, Parallel, Poisson, Repeated, Sequence
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import Poisson
-from privopt.mechanisms.above_threshold import AboveThreshold
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.correlated_noise import prefix_noise
 from privopt.mechanisms.noise import NoiseSource
-from privopt.mechanisms.participation import Participation, unit_sensitivity
 from privopt.mechanisms.prefix_sum import PrefixSum
-from privopt.mechanisms.strategies import banded, independent
-from privopt.mechanisms.tested_samples import TestedSamples
+from privopt.mechanisms.strategies import Participation, banded, independent, prefix_noise, unit_sensitivity
+from privopt.mechanisms.tests import AboveThreshold, TestedSamples
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.held_mean import HeldMean
+from privopt.queries.slopes import ClippedGradient
+from privopt.queries.users import HeldMean
 
 N, D, BLOCKS, EPOCHS = 46, 3, 4, 2
 RELATIONS = ("replace-one", "add-or-remove-one")

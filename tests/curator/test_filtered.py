@@ -20,7 +20,7 @@ from privopt.mechanisms.additive import Gaussian, Laplace
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.queries.gradient import ClippedGradient, GradientNorm
+from privopt.queries.slopes import ClippedGradient, GradientNorm
 
 N, D = 40, 3
 WIDE = Budget(1e6, 1e-6)

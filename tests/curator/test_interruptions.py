@@ -19,7 +19,7 @@ from privopt.mechanisms.prefix_sum import PrefixSum
 from privopt.mechanisms.strategies import independent
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 
 N, D = 24, 3
 NOISE = Gaussian(5.0)

@@ -40,7 +40,7 @@ with privopt.resumable(folder, data="toy"):
 print(found.tobytes().hex(), flush=True)
 """
 GAME = """
-from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
+from privopt.games.dual_averaging import NoisyExponentiatedGradient
 from privopt.problems.saddle import BilinearGame
 signs = np.random.default_rng(1).choice([-1.0, 1.0], (400, 10))
 units = privopt.Units.from_arrays(signs, row_bound=4.0)

@@ -9,15 +9,14 @@ from privopt.curator.local import LocalCurator
 from privopt.curator.replay import Replay
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
+from privopt.ledger.events import Poisson
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import Poisson
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.queries.column_magnitudes import ColumnMagnitudes
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.second_moment import SecondMoment
+from privopt.queries.moments import ColumnMagnitudes, SecondMoment
+from privopt.queries.slopes import ClippedGradient
 
 N, RECORDS = 64, 3
 RELATIONS = ("replace-one", "add-or-remove-one")

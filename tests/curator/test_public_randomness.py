@@ -13,8 +13,8 @@ from privopt.curator.dry_run import DryRun
 from privopt.curator.local import LocalCurator
 from privopt.curator.replay import Replay
 from privopt.data.units import Units
-from privopt.ledger.sampling import Poisson
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.events import Poisson
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
@@ -22,7 +22,7 @@ from privopt.problems import losses
 from privopt.public import Relation
 from privopt.queries.base import Scalar, query
 from privopt.queries.lots import Lots, LotSum, chacha_blocks, drawn_lots, lots_of, no_lots, without_lot
-from privopt.queries.smoothed_gradient import JitteredGradient
+from privopt.queries.smoothed import JitteredGradient
 from privopt.testing import search_neighbours
 
 

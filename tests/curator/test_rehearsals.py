@@ -12,8 +12,7 @@ from privopt.data.units import Units
 from privopt.errors import ArgumentError
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
-from privopt.planning.instance import Instance
-from privopt.planning.task import Task
+from privopt.planning.task import Instance, Task
 from privopt.precision import double_precision
 from privopt.public import Relation
 

@@ -12,18 +12,17 @@ from privopt.curator.transcript import Release, Transcript
 from privopt.data.units import Units
 from privopt.engine.drawn_rows import absent_rows, row_bytes
 from privopt.ledger.amounts import Budget
-from privopt.ledger.events import GaussianEvent
+from privopt.ledger.events import GaussianEvent, Poisson
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import Poisson
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
 from privopt.public import Public
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 
 

@@ -10,7 +10,7 @@ from tests.contracts.cases import BUDGET, CASES, as_units, toy_arrays
 
 from privopt.curator.dry_run import DryRun
 from privopt.curator.replay import Replay
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 
 MANY = 10**9

@@ -13,7 +13,7 @@ from privopt.ledger.events import GaussianEvent, Parallel, Repeated
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
-from privopt.queries.second_moment import SecondMoment
+from privopt.queries.moments import SecondMoment
 
 ROWS = np.random.default_rng(0).normal(size=(60, 2))
 TIMES, NOISE = 2, Gaussian(noise_multiplier=20.0)

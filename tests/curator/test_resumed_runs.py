@@ -18,7 +18,7 @@ from privopt.curator.run import Resumption
 from privopt.data.places import GivenPlaces
 from privopt.data.units import Units
 from privopt.errors import ArgumentError, DataUnavailable
-from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
+from privopt.games.dual_averaging import NoisyExponentiatedGradient
 from privopt.papers.phased_sgd import PhasedSGD
 from privopt.problems.losses import Huber
 from privopt.problems.problem import Problem

@@ -15,14 +15,14 @@ from privopt import Account, Budget, LogisticRegression, Table, resumable
 from privopt.curator.base import Curator
 from privopt.curator.journal import Journal
 from privopt.curator.run import Run, rehearsed
-from privopt.data import user_digests, user_parts
+from privopt.data import user_parts
 from privopt.data.units import Units
 from privopt.errors import ArgumentError
 from privopt.ledger.events import GaussianEvent, Parallel
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import KEPT_CHOICE, NoiseSource
 from privopt.precision import double_precision
-from privopt.queries.second_moment import SecondMoment
+from privopt.queries.moments import SecondMoment
 
 USERS, ROWS, CAP = 90, 270, 2
 RNG = np.random.default_rng(5)
@@ -169,8 +169,8 @@ def test_no_other_secret_lays_out_users_who_were_cut(
     refused()
     key.write_bytes(secret)
     with monkeypatch.context() as patch:  # as by a hash of another version
-        plain: Any = vars(user_digests)["_SIPHASH"]
-        patch.setattr(user_digests, "_SIPHASH", lambda *given, **named: plain(*given, **named) ^ np.uint64(1))
+        plain: Any = vars(user_parts)["_SIPHASH"]
+        patch.setattr(user_parts, "_SIPHASH", lambda *given, **named: plain(*given, **named) ^ np.uint64(1))
         refused()
     assert (folder / "run-0001.journal").read_bytes() == before
     key.write_bytes(secret)

@@ -22,7 +22,7 @@ from privopt.ledger.events import GaussianEvent, Repeated
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
-from privopt.queries.second_moment import SecondMoment
+from privopt.queries.moments import SecondMoment
 
 TIMES, NOISE, BUDGET = 4, Gaussian(noise_multiplier=40.0), Budget(1.0, 1e-6)
 PLAN = Repeated(GaussianEvent(40.0), TIMES)

@@ -14,7 +14,7 @@ from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.prefix_sum import PrefixSum
 from privopt.precision import double_precision
-from privopt.queries.column_magnitudes import ColumnMagnitudes
+from privopt.queries.moments import ColumnMagnitudes
 
 ONE = GaussianEvent(9.0)
 OPENED = {

@@ -23,19 +23,17 @@ from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import GaussianEvent
 from privopt.ledger.ledger import Ledger
-from privopt.mechanisms.above_threshold import AboveThreshold
 from privopt.mechanisms.base import HiddenState, Request, StreamMechanism
-from privopt.mechanisms.correlated_noise import prefix_noise
 from privopt.mechanisms.noise import NoiseSource
-from privopt.mechanisms.participation import Participation, unit_sensitivity
 from privopt.mechanisms.prefix_sum import PrefixSum
-from privopt.mechanisms.strategies import banded, independent
-from privopt.mechanisms.vertex_sampler import VertexSampler
+from privopt.mechanisms.strategies import Participation, banded, independent, prefix_noise, unit_sensitivity
+from privopt.mechanisms.tests import AboveThreshold
+from privopt.mechanisms.vertex_stream import VertexSampler
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.public import Relation
 from privopt.queries.base import query
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 
 N, D = 40, 3
 SUMS = PrefixSum(strategy=independent(2), noise_multiplier=20.0)

@@ -11,19 +11,23 @@ from privopt.curator.replay import Replay
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
-from privopt.mechanisms.above_threshold import AboveThreshold
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
-from privopt.mechanisms.tested_samples import TestedSamples
+from privopt.mechanisms.tests import AboveThreshold, TestedSamples
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.queries.base import query
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.held_count import HeldCount
-from privopt.queries.held_friends import FriendlyMean, FriendlyWeight
-from privopt.queries.held_huber import HuberCentre, HuberScore
-from privopt.queries.held_mean import HeldMean
-from privopt.queries.held_outliers import AcceptedMean, ConcentrationScore
+from privopt.queries.scores import HeldCount
+from privopt.queries.slopes import ClippedGradient
+from privopt.queries.users import (
+    AcceptedMean,
+    ConcentrationScore,
+    FriendlyMean,
+    FriendlyWeight,
+    HeldMean,
+    HuberCentre,
+    HuberScore,
+)
 
 RELATIONS = ["replace-one", "add-or-remove-one"]
 WIDE = Budget(1e6, 1e-5)

@@ -12,7 +12,7 @@ from privopt.data.places import Deal, DealtPlaces, GivenPlaces, Stretch
 from privopt.data.room import MEMORY
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
-from privopt.ledger.sampling import FixedSize
+from privopt.ledger.events import FixedSize
 from privopt.public import Public, Relation
 
 FIXED = Public(n=11, d=2)

@@ -17,9 +17,8 @@ from privopt.data.rows import take_rows
 from privopt.data.units import Units
 from privopt.data.user_keys import user_codes
 from privopt.errors import ArgumentTypeError
-from privopt.estimators.classifiers import LogisticRegression
 from privopt.estimators.groups import group_codes
-from privopt.estimators.regressors import Ridge
+from privopt.estimators.linear import LogisticRegression, Ridge
 from privopt.mean_of_users import user_mean
 from privopt.tables import Schema, TabularEncoder, read_target, user_keys
 

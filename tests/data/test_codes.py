@@ -24,10 +24,9 @@ from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.workload import Workload
 from privopt.public import Public
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.marginals import MarginalMeans
-from privopt.queries.query_means import QueryMeans
-from privopt.queries.total_weight import TotalWeight
+from privopt.queries.marginals import MarginalMeans, QueryMeans
+from privopt.queries.moments import TotalWeight
+from privopt.queries.slopes import ClippedGradient
 
 LEVELS = (3, 2, 300)
 

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import sparse
 
-from privopt.data.grid import GridRows, grid_steps, near_grid, to_grid
-from privopt.data.rows import LEAST_PEAK, row_peaks
+from privopt.data.rows import LEAST_PEAK, GridRows, grid_steps, near_grid, row_peaks, to_grid
 from privopt.data.units import Units
-from privopt.testing.hostile_rows import hostile_numbers
+from privopt.testing.toy_data import hostile_numbers
 
 STORAGES = ["int8", "int16"]
 D = 5

@@ -16,7 +16,7 @@ from tests.support.scale_checks import LEVEL, frequency_p_value
 
 from privopt.data import participants
 from privopt.data.participants import drawn_positions, poisson_positions
-from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson
+from privopt.ledger.events import EveryUnit, FixedSize, Poisson
 from privopt.mechanisms.noise import NoiseSource
 
 RATES = [5e-324, 1e-20, 1e-9, 1e-3, 0.3, 0.9999, 1 - 2**-53]

@@ -18,14 +18,14 @@ from scipy import sparse
 
 from privopt.data.places import GivenPlaces
 from privopt.data.rows import MappedRows, take_rows
+from privopt.data.targets import choose_records
 from privopt.data.units import Units
-from privopt.data.users import choose_records
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.reference import ReferenceEngine
-from privopt.ledger.sampling import FixedSize, Poisson, Sampling
+from privopt.ledger.events import FixedSize, Poisson, Sampling
 from privopt.problems import losses
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.second_moment import SecondMoment
+from privopt.queries.moments import SecondMoment
+from privopt.queries.slopes import ClippedGradient
 
 RELATIONS = ["replace-one", "add-or-remove-one"]
 
@@ -335,7 +335,7 @@ def test_mapped_rows_are_products_inside_the_new_bound(monkeypatch: pytest.Monke
         assert mapped.public.d == 4
         assert mapped.public.row_bound == 1.5
         assert not mapped.public.sparse
-    monkeypatch.setattr("privopt.data.derived.DENSE_VIEW_BYTES", 0)
+    monkeypatch.setattr("privopt.data.storage.DENSE_VIEW_BYTES", 0)
     lazy = Units.from_arrays(sparse.csr_array(features), row_bound=100.0).mapped(matrix, 1.5)
     assert isinstance(lazy.private_features, MappedRows)
     assert "<private>" in repr(lazy.private_features)
@@ -417,7 +417,7 @@ def test_sparse_rows_are_never_made_dense() -> None:
     from privopt.data.units import Units
     from privopt.engine.in_process import InProcessEngine
     from privopt.problems import losses
-    from privopt.queries.gradient import ClippedGradient
+    from privopt.queries.slopes import ClippedGradient
 
     def run(rows, d):
         generator = np.random.default_rng(0)

@@ -17,10 +17,8 @@ from hypothesis import strategies as st
 from tests.data.test_user_keys import ANY_KEY, MISSING, SAME, Ward, together
 from tests.support.odd_inputs.cells import FORMS, every_form
 
-from privopt.data.user_digests import NOBODY, user_digests
-from privopt.data.user_keys import user_codes
-from privopt.data.user_parts import UserRecords, count_users, lay_out_part, needed
-from privopt.data.user_secret import UserSecret
+from privopt.data.user_keys import UserSecret, user_codes
+from privopt.data.user_parts import NOBODY, UserRecords, count_users, lay_out_part, needed, user_digests
 from privopt.errors import ArgumentError
 from privopt.mechanisms.noise import NoiseSource
 
@@ -212,7 +210,7 @@ def test_another_process_has_the_same_digests_and_lottery() -> None:
     secret = pickle.loads(pickle.dumps(UserSecret.drawn(NoiseSource(), 50)))
     keys = ["a", 1, b"a", datetime.date(2020, 1, 1), ("x", 2.5), datetime.timedelta(3)]
     code = (
-        "import pickle, sys; from privopt.data.user_digests import user_digests\n"
+        "import pickle, sys; from privopt.data.user_parts import user_digests\n"
         "secret, keys = pickle.load(sys.stdin.buffer)\n"
         "print(user_digests(keys, len(keys), secret).tolist(), secret.lottery(7, 11).tolist(), secret.is_at_home)"
     )

@@ -22,9 +22,8 @@ from tests.support.odd_inputs.cells import FORMS, ODD, every_form
 from tests.support.slowness import slowness
 
 from privopt.data.units import Units
-from privopt.data.user_digests import user_digests
-from privopt.data.user_keys import joined, user_codes
-from privopt.data.user_secret import UserSecret
+from privopt.data.user_keys import UserSecret, joined, user_codes
+from privopt.data.user_parts import user_digests
 from privopt.tables import Schema, TableError, read_table, user_keys
 
 DAY = datetime.date(2020, 1, 1)

@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privopt.data import user_parts
-from privopt.data.user_digests import NOBODY
+from privopt.data.targets import choose_records
 from privopt.data.user_parts import (
     LEAST_USERS,
     MEAN_RECORDS,
     MEAN_USERS,
     MOST_FOR_RECORDS,
     MOST_USERS,
+    NOBODY,
     UserRecords,
     count_users,
     lay_out_part,
@@ -24,7 +25,6 @@ from privopt.data.user_parts import (
     part_starts,
     parts_of_digests,
 )
-from privopt.data.users import choose_records
 from privopt.engine.rounding import PART_UNITS
 from privopt.errors import DataUnavailable
 

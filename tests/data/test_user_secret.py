@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from randomgen import ChaCha
 
-from privopt.data.user_secret import UserSecret, is_secret
+from privopt.data.user_keys import UserSecret, is_secret
 from privopt.mechanisms.noise import KEPT_CHOICE, NoiseSource, RepeatedChoice
 
 

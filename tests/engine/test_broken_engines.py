@@ -12,14 +12,14 @@ from tests.support.spooled import spooled
 
 from privopt.data.places import GivenPlaces
 from privopt.data.units import Units
-from privopt.engine import exact_sum, parts
-from privopt.engine.exact_sum import ExactSum
+from privopt.engine import parts
 from privopt.engine.in_process import InProcessEngine
+from privopt.engine.parts import ExactSum
 from privopt.engine.reference import ReferenceEngine
 from privopt.engine.streamed.spool import Spool
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 from privopt.testing import ContractViolation, Rule, check_engine
 from privopt.testing.engines import moved_on
 
@@ -27,8 +27,8 @@ pytest.importorskip("ray")
 
 from tests.support.sharded import ShardsHere, sharded
 
+from privopt.engine.on_ray.layout import Chosen
 from privopt.engine.on_ray.shard import Shard
-from privopt.engine.on_ray.steps import Chosen
 
 pytestmark = pytest.mark.evidence
 D = 4
@@ -127,12 +127,12 @@ def norms_of_others(patch: pytest.MonkeyPatch) -> None:
 def no_carry(patch: pytest.MonkeyPatch) -> None:
     """What the lower digits have beyond their range is lost."""
     mask = (1 << 62) - 1
-    patch.setattr(exact_sum, "_carried", lambda high, low, plain: ExactSum(high, low & mask, plain))
+    patch.setattr(parts, "_carried", lambda high, low, plain: ExactSum(high, low & mask, plain))
 
 
 def half_of_the_digits(patch: pytest.MonkeyPatch) -> None:
     """The lower digits are not added at all."""
-    patch.setattr(exact_sum, "_carried", lambda high, low, plain: ExactSum(high, 0 * low, plain))
+    patch.setattr(parts, "_carried", lambda high, low, plain: ExactSum(high, 0 * low, plain))
 
 
 def twice(patch: pytest.MonkeyPatch) -> None:

@@ -23,10 +23,9 @@ from privopt.engine.placement import Placement
 from privopt.engine.streamed import open_streamed
 from privopt.games import registry as games
 from privopt.games.base import GameSolver
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.instance import Instance
-from privopt.planning.task import Task
+from privopt.planning.task import Instance, Task
 from privopt.precision import double_precision
 from privopt.solvers import registry as solvers
 from privopt.solvers.base import Solver

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privopt.engine.exact_sum import ExactSum
+from privopt.engine.parts import ExactSum
 from privopt.engine.rounding import PART_UNITS, rounding_bound
 from privopt.precision import double_precision
 

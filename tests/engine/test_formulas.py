@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from privopt.engine import formulas
+from privopt.engine import kernels
 from privopt.precision import double_precision
 from privopt.problems import losses
 
@@ -35,22 +35,22 @@ def _double() -> Iterator[None]:
 
 def test_the_exponential_is_right_to_1e_13() -> None:
     at = np.concatenate([np.linspace(-707, 707, 2001), np.linspace(-1, 1, 2001), [0.0, 1e-300, -1e-17]])
-    found = np.array([formulas.exponential(x) for x in at])
+    found = np.array([kernels.exponential(x) for x in at])
     assert np.max(np.abs(found / np.exp(at) - 1)) < 1e-13
-    assert formulas.exponential(0.0) == 1.0
-    assert 0 < formulas.exponential(-1e9) < 1e-300
-    assert 1e300 < formulas.exponential(1e9) < np.inf
+    assert kernels.exponential(0.0) == 1.0
+    assert 0 < kernels.exponential(-1e9) < 1e-300
+    assert 1e300 < kernels.exponential(1e9) < np.inf
 
 
 @pytest.mark.parametrize("loss", SCALAR_LOSSES, ids=str)
 def test_a_formula_equals_the_losses_slope(loss: losses.GLMLoss) -> None:
     predictions = np.concatenate([np.linspace(-3, 3, 61), [-1e3, 1e3, -40.0, 40.0, 1e-9]])
     facts = loss.facts
-    assert facts.kernel_code in formulas.FORMULAS
+    assert facts.kernel_code in kernels.FORMULAS
     for target in (-1.0, 1.0, 0.0, 0.7, 9.0):
         found = np.empty(len(predictions))
         targets = np.full(len(predictions), target)
-        formulas.slopes(
+        kernels.slopes(
             int(facts.kernel_code), *facts.kernel_parameters, predictions, targets, len(predictions), found
         )
         expected = loss.slope(jnp.asarray(predictions), jnp.asarray(targets))
@@ -61,7 +61,7 @@ def test_a_prediction_that_is_not_finite_has_no_slope() -> None:
     for loss in SCALAR_LOSSES:
         found = np.empty(3)
         code = int(loss.facts.kernel_code or 0)
-        formulas.slopes(
+        kernels.slopes(
             code, *loss.facts.kernel_parameters, np.array([np.nan, np.inf, -np.inf]), np.ones(3), 3, found
         )
         assert np.isnan(found).all()
@@ -69,14 +69,14 @@ def test_a_prediction_that_is_not_finite_has_no_slope() -> None:
 
 def test_an_unknown_formula_has_no_slope() -> None:
     found = np.zeros(1)
-    formulas.slopes(99, 0.0, 0.0, np.zeros(1), np.zeros(1), 1, found)
+    kernels.slopes(99, 0.0, 0.0, np.zeros(1), np.zeros(1), 1, found)
     assert np.isnan(found).all()
 
 
 def test_cached_kernels_count_as_old_when_any_file_of_the_engine_changes():
-    from privopt.engine import formulas, kernels
+    from privopt.engine import kernels
 
     compiled = [thing for thing in vars(kernels).values() if hasattr(thing, "_cache")]
     assert len(compiled) > 5
     for function in compiled:
-        assert function._cache._cache_file._source_stamp[1] == formulas._SOURCES
+        assert function._cache._cache_file._source_stamp[1] == kernels._SOURCES

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privopt.data.grid import GridRows
 from privopt.data.places import GivenPlaces
+from privopt.data.rows import GridRows
 from privopt.data.units import Units
 from privopt.engine.compiled_loops import traced_sum
 from privopt.engine.drawn_rows import drawn_rows, in_place
@@ -19,11 +19,9 @@ from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
 from privopt.problems.regularisers import Ridge
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.gradient_and_count import GradientAndCount
-from privopt.queries.gradient_difference import ClippedGradientDifference
-from privopt.queries.local_pass import LocalPass
-from privopt.queries.mixed_gradient import MixedGradient
+from privopt.queries.gradient_norms import GradientAndCount
+from privopt.queries.lots import LocalPass
+from privopt.queries.slopes import ClippedGradient, ClippedGradientDifference, MixedGradient
 
 D = 11
 AT, BEFORE = np.linspace(-0.9, 1.1, D + 1), np.linspace(0.3, -0.2, D + 1)

@@ -19,12 +19,11 @@ from privopt.engine import fast_path, general_path
 from privopt.engine.compiled_loops import traced_sum
 from privopt.engine.drawn_rows import absent_rows, in_place
 from privopt.engine.in_process import InProcessEngine
-from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson
+from privopt.ledger.events import EveryUnit, FixedSize, Poisson
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.queries.base import KernelCall, RecordSum, RowForm, UnitSum, query, static
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.gradient_difference import ClippedGradientDifference
+from privopt.queries.slopes import ClippedGradient, ClippedGradientDifference
 
 
 @pytest.fixture(autouse=True)
@@ -431,7 +430,7 @@ def test_a_view_is_the_engine_on_mapped_rows(
     layout: str, lazy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if lazy:
-        monkeypatch.setattr("privopt.data.derived.DENSE_VIEW_BYTES", 0)
+        monkeypatch.setattr("privopt.data.storage.DENSE_VIEW_BYTES", 0)
         monkeypatch.setattr("privopt.engine.fast_path.block_length", lambda width: 37)
     engine = InProcessEngine(units_for(losses.logistic, layout))
     generator = np.random.default_rng(6)

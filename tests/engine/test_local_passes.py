@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from privopt.data.groups import draw_groups
+from privopt.data.participants import draw_groups
 from privopt.data.units import Units
 from privopt.engine import local_passes
 from privopt.engine.in_process import InProcessEngine
@@ -15,7 +15,7 @@ from privopt.problems import losses
 from privopt.problems.constraints import Box, L2Ball
 from privopt.problems.regularisers import ElasticNet, GroupLasso, Ridge
 from privopt.queries.base import query
-from privopt.queries.local_pass import LocalPass
+from privopt.queries.lots import LocalPass
 
 ROWS, D, USERS = 300, 7, 40
 WEIGHTS = tuple(0.3 * j for j in range(D))

@@ -10,15 +10,14 @@ from scipy import sparse
 
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
-from privopt.engine.loss_sums import LossSumOverParts, PassingLossSum
-from privopt.engine.reference import ReferenceEngine
-from privopt.engine.streamed.residency import Residency
+from privopt.engine.reference import LossSumOverParts, PassingLossSum, ReferenceEngine
+from privopt.engine.streamed.disk import Residency
 from privopt.engine.streamed.spool import Spool
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.proofs.huberised_objective import HuberisedObjective
-from privopt.queries.minimiser import DescentEnd
+from privopt.queries.minimisers import DescentEnd
 
 N, D = 700, 5
 AT, VECTOR = np.linspace(-1.0, 2.0, D), np.linspace(1.0, -3.0, D)

@@ -11,7 +11,7 @@ from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 
 ray = pytest.importorskip("ray")
 

@@ -20,8 +20,7 @@ from privopt.engine import mixed_kernel
 from privopt.engine.in_process import InProcessEngine
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.mixed_gradient import MixedGradient
+from privopt.queries.slopes import ClippedGradient, MixedGradient
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,8 @@ from privopt.engine.streamed import open_streamed
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.queries.gradient import ClippedGradient
-from privopt.testing.hostile_rows import hostile_numbers
+from privopt.queries.slopes import ClippedGradient
+from privopt.testing.toy_data import hostile_numbers
 
 pytest.importorskip("ray")
 

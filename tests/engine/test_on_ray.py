@@ -29,40 +29,38 @@ from privopt import LogisticRegression
 from privopt.curator.dry_run import DryRun
 from privopt.curator.local import LocalCurator
 from privopt.data import blocks
-from privopt.data.groups import draw_groups
+from privopt.data.participants import draw_groups
 from privopt.data.places import DealtPlaces, GivenPlaces, Stretch
 from privopt.data.record_source import ArrayRecords, Description, RecordBlock
 from privopt.data.rows import take_rows
 from privopt.data.units import Units
-from privopt.engine.exact_sum import ExactSum
 from privopt.engine.in_process import InProcessEngine
+from privopt.engine.parts import ROUND, ExactSum, shown_by
 from privopt.engine.placement import Placement
-from privopt.engine.progress import ROUND, shown_by
 from privopt.engine.reference import group_ranges
 from privopt.errors import ArgumentError, DataUnavailable
+from privopt.ledger.events import FixedSize, Poisson
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import FixedSize, Poisson
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
 from privopt.proofs.huberised_objective import HuberisedObjective
 from privopt.public import Public, Relation
-from privopt.queries.base import MeanQuery
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.of_records import ArgminQuery, PassQuery
-from privopt.queries.perturbed_minimiser import PerturbedMinimiser
+from privopt.queries.base import ArgminQuery, MeanQuery, PassQuery
+from privopt.queries.minimisers import PerturbedMinimiser
+from privopt.queries.slopes import ClippedGradient
 
 ray = pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
 
-from privopt.engine.on_ray import admission  # noqa: E402
 from privopt.engine.on_ray import cluster as cluster_module  # noqa: E402
 from privopt.engine.on_ray import engine as engine_module  # noqa: E402
+from privopt.engine.on_ray import starting  # noqa: E402
 from privopt.engine.on_ray.cluster import Cluster  # noqa: E402
 from privopt.engine.on_ray.engine import RayEngine, open_on_ray  # noqa: E402
 from privopt.engine.on_ray.layout import cut, lay_out, read_part  # noqa: E402
@@ -323,7 +321,7 @@ def test_the_cluster_is_ours_alone(cluster: Cluster) -> None:
 
 def test_who_has_no_token_or_a_wrong_one_gets_no_answer(cluster: Cluster) -> None:
     address = ray.get_runtime_context().gcs_address
-    assert admission.asks_for_tokens(address)
+    assert starting.asks_for_tokens(address)
     wrong = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
     code = "import sys; from privopt.engine.on_ray.cluster import Cluster; Cluster.joined(sys.argv[1])"
     tried = subprocess.run(
@@ -344,7 +342,7 @@ def test_an_address_is_that_of_a_head(address: str) -> None:
 def test_a_cluster_without_tokens_is_refused_unless_its_network_is_trusted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(admission, "asks_for_tokens", lambda _: False)
+    monkeypatch.setattr(starting, "asks_for_tokens", lambda _: False)
     with (
         socket.create_server(("127.0.0.1", 0)) as head,
         pytest.raises(ArgumentError, match="asks for no tokens"),
@@ -856,7 +854,7 @@ def test_a_real_cluster_without_tokens_is_seen_to_have_none() -> None:
     ) as other:
         assert other.stdout is not None
         address = next(line.split()[1] for line in other.stdout if line.startswith("ADDRESS"))
-        assert not admission.asks_for_tokens(address)
+        assert not starting.asks_for_tokens(address)
         other.communicate("\n")
 
 
@@ -871,7 +869,7 @@ from privopt.engine.on_ray.engine import open_on_ray
 from privopt.engine.placement import Placement
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in whatever a shell runs in the background
 query = ClippedGradient(loss=losses.logistic, at=np.ones(2), clip=0.3)
 with double_precision():
@@ -912,5 +910,5 @@ def test_an_address_at_which_nobody_listens_is_refused_at_once(host: str) -> Non
     with pytest.raises(
         ArgumentError, match=r"cannot be reached \(.*\): check the address, and that its head runs"
     ):
-        admission.admitted(f"{host}:{port}", trust_network=False)
+        starting.admitted(f"{host}:{port}", trust_network=False)
     assert time.monotonic() - begun < 20.0  # Ray alone waits half a minute

@@ -31,12 +31,12 @@ from privopt.problems import losses
 from privopt.problems.constraints import LpBall
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, RecordSum, query, static
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.local_pass import LocalPass
+from privopt.queries.lots import LocalPass
 from privopt.queries.safeguards import row_form_of
+from privopt.queries.slopes import ClippedGradient
 from privopt.queries.values import ValueSum, called_on_host
-from privopt.testing.hostile_rows import settings
 from privopt.testing.search import drawn_unit
+from privopt.testing.toy_data import settings
 
 UNITS, RECORDS = 11, 3  # lengths that no other axis has
 PUBLIC = Public(n=UNITS, d=D, row_bound=ROW_BOUND)
@@ -46,7 +46,7 @@ LOOPS = {
     "problems/projections.py": "each record's own point; once it has arrived, a step changes nothing of it",
     "proofs/huberised_objective.py": "of all data at once, and paid for as such",
 }
-SPECIAL = {"queries/smoothed_difference.py": "of the distance of two public points"}
+SPECIAL = {"queries/smoothed.py": "of the distance of two public points"}
 ROOMS = ("certify", "curator", "data", "engine", "mechanisms", "problems", "proofs", "queries")
 
 

@@ -22,8 +22,8 @@ from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.workload import Workload
 from privopt.queries.base import MeanQuery
-from privopt.queries.gradient import ClippedGradient
 from privopt.queries.marginals import MarginalMeans
+from privopt.queries.slopes import ClippedGradient
 
 N = 150
 SMALL = 32  # units of a part in the tests that patch it

@@ -21,11 +21,11 @@ from privopt.errors import DataUnavailable
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 

@@ -10,10 +10,10 @@ from rich.console import Console
 from privopt.commands import screen
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
-from privopt.engine.progress import ROUND, shown_by, tell
+from privopt.engine.parts import ROUND, shown_by, tell
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 
 N, D, SMALL = 100, 2, 32
 QUERY = ClippedGradient(loss=losses.logistic, at=np.ones(D), clip=0.3)

@@ -111,7 +111,7 @@ from privopt.engine.on_ray.engine import open_on_ray
 from privopt.engine.placement import Placement
 from privopt.mechanisms.noise import NoiseSource
 from privopt.problems import losses
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 
 user_parts.MEAN_RECORDS, user_parts.LEAST_USERS = 64, 1
 rng = np.random.default_rng(1)

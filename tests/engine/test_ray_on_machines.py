@@ -22,9 +22,8 @@ from tests.support.running_fits import FIT, charged, load, without_ray, written
 
 pytest.importorskip("ray")
 
-from privopt.engine.on_ray import admission, reach
-from privopt.engine.on_ray.admission import require_node
-from privopt.engine.on_ray.reach import SILENCE, Reach
+from privopt.engine.on_ray import starting
+from privopt.engine.on_ray.starting import SILENCE, Reach, require_node
 from privopt.errors import ArgumentError
 
 
@@ -155,10 +154,10 @@ def assert_gone(process: subprocess.Popen[bytes], what: str) -> None:
 def test_a_server_counts_as_gone_once_it_has_been_out_of_reach_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reach, "_LOOK", 0.0)
-    monkeypatch.setattr(reach, "SILENCE", 2.0)
+    monkeypatch.setattr(starting, "_LOOK", 0.0)
+    monkeypatch.setattr(starting, "SILENCE", 2.0)
     at = iter([float(k) for k in range(100)])
-    monkeypatch.setattr(reach.time, "monotonic", lambda: next(at))
+    monkeypatch.setattr(starting.time, "monotonic", lambda: next(at))
     with socket.create_server(("127.0.0.1", 0)) as there:
         address = there.getsockname()
         looked = Reach({"the head": f"127.0.0.1:{address[1]}"})
@@ -187,6 +186,6 @@ def test_who_asks_for_tokens_imports_nothing_from_the_folder_it_runs_in(
     (tmp_path / "planted.py").write_text("raise SystemExit(11)\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        admission, "_PROBE", "try:\n    import planted\nexcept ImportError:\n    raise SystemExit(10)"
+        starting, "_PROBE", "try:\n    import planted\nexcept ImportError:\n    raise SystemExit(10)"
     )
-    assert admission.asks_for_tokens("127.0.0.1:1")
+    assert starting.asks_for_tokens("127.0.0.1:1")

@@ -12,15 +12,14 @@ from scipy import sparse
 from tests.support.small_disk import SmallDisk
 
 from privopt import Account, Budget, LogisticRegression, PrivateSearchCV, Table, losses
-from privopt.curator.dry_run import DryRun
-from privopt.curator.rehearsals import foresee
-from privopt.data import blocks, derived, places
-from privopt.data.derived import Derived, Extra, record_bytes
+from privopt.curator.dry_run import DryRun, foresee
+from privopt.data import blocks, places, storage
 from privopt.data.record_source import ArrayRecords, Description
+from privopt.data.storage import Derived, Extra, record_bytes
 from privopt.engine.placement import Placement
 from privopt.engine.streamed import disk as streamed_disk
 from privopt.engine.streamed import open_streamed
-from privopt.engine.streamed.residency import Residency
+from privopt.engine.streamed.disk import Residency
 from privopt.engine.streamed.spool import Spool
 from privopt.errors import ArgumentError, DataUnavailable
 from privopt.papers.phased_sgd import PhasedSGD
@@ -72,7 +71,7 @@ def run(what, engine, account=None):
 
 @pytest.fixture(autouse=True)
 def _several_hands(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (blocks, derived, places):  # so that orders are kept
+    for module in (blocks, storage, places):  # so that orders are kept
         monkeypatch.setattr(module, "DEALT", 1000)
 
 
@@ -193,7 +192,7 @@ def test_nothing_is_rehearsed_for_rows_in_memory(tmp_path, monkeypatch):
     def rehearsal(*_, **__):
         raise Rehearsed("here")
 
-    monkeypatch.setattr("privopt.curator.rehearsals.DryRun", rehearsal)
+    monkeypatch.setattr("privopt.curator.dry_run.DryRun", rehearsal)
     search.fit(Table.open(tmp_path / "t.parquet", schema, engine="memory"))
     with pytest.raises(Rehearsed, match="here"):
         search.fit(Table.open(tmp_path / "t.parquet", schema, engine="stream", spool=tmp_path))
@@ -261,7 +260,7 @@ def test_of_a_block_that_may_have_drawn_more_than_one_hand_the_order_has_its_roo
     whole = Derived(Public(n=3000, d=2, relation=relation))
     (block,) = whole.cut([whole.public.block(1000)])
     block.cut([block.public.block(100)])
-    row, order = record_bytes(whole.public, computed=False), derived.ORDER_BYTES
+    row, order = record_bytes(whole.public, computed=False), storage.ORDER_BYTES
     more = relation is Relation.ADD_OR_REMOVE_ONE
     assert whole.extra() == Extra(record=2 * row + (1 + more) * order, sets=3 + more)
 
@@ -274,7 +273,7 @@ def test_of_an_adaptive_solver_room_is_taken_for_all_that_it_may_make(tmp_path):
         foresee(solver, lambda curator: None, engine, derived)
         return derived.extra()
 
-    order = derived.ORDER_BYTES  # of a cut in several hands
+    order = storage.ORDER_BYTES  # of a cut in several hands
     assert taken(PrivateClip()) == Extra(record=2 * row + order, sets=3)
     assert taken(AdaptiveGradientDescent()) == Extra()
     for share, maps in ((0.0, 1), (0.1, 2)):

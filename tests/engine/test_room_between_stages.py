@@ -12,10 +12,9 @@ from tests.support.small_disk import SmallDisk
 
 from privopt import Account, LogisticRegression, PrivateSearchCV, Table
 from privopt.data.record_source import ArrayRecords
-from privopt.engine.streamed.disk import NoRoom
-from privopt.engine.streamed.residency import Residency
+from privopt.engine.protocol import Succession
+from privopt.engine.streamed.disk import NoRoom, Residency
 from privopt.engine.streamed.spool import KeptRoom
-from privopt.engine.succession import Succession
 from privopt.errors import DataUnavailable
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.whitening import Whitening

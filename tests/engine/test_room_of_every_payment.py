@@ -22,7 +22,7 @@ from privopt.engine.placement import Placement
 from privopt.engine.streamed import StreamedEngine, open_streamed
 from privopt.engine.streamed.spool import Spool
 from privopt.errors import ArgumentError
-from privopt.games.sampled_dual_averaging import SampledDualAveraging
+from privopt.games.dual_averaging import SampledDualAveraging
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.whitening import Whitening
 

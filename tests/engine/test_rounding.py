@@ -17,7 +17,7 @@ from privopt.engine.rounding import BLOCK_ROWS, PART_UNITS, BlockedSum, rounding
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 
 N = 50_000
 

@@ -9,10 +9,9 @@ import pytest
 
 import privopt
 from privopt.data.record_source import ArrayRecords, Description
-from privopt.engine.on_ray import same_code
+from privopt.engine.on_ray import layout as same_code
 from privopt.engine.on_ray.fleet import checked
-from privopt.engine.on_ray.layout import lay_out
-from privopt.engine.on_ray.same_code import code_digest
+from privopt.engine.on_ray.layout import code_digest, lay_out
 from privopt.engine.on_ray.shard import NO_PART, Failure, Shard
 from privopt.engine.on_ray.user_shard import Owners, UserShard
 from privopt.errors import DataUnavailable

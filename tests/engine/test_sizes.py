@@ -15,13 +15,12 @@ from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.problems.norms import scale_of
+from privopt.problems.projections import scale_of
 from privopt.proofs.huberised_sum import HuberisedSum
 from privopt.queries.base import clip_rows_to_ball, clip_to_ball
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.mixed_gradient import MixedGradient
-from privopt.queries.second_moment import SecondMoment
-from privopt.queries.vertex_scores import VertexScores, clip_to_cube
+from privopt.queries.moments import SecondMoment
+from privopt.queries.scores import VertexScores, clip_to_cube
+from privopt.queries.slopes import ClippedGradient, MixedGradient
 
 SIZES = 10.0 ** np.array(
     [-323.0, -308.5, -308.0, -200.0, -162.0, -46.0, -3.0, 0.0, 77.0, 154.0, 200.0, 300.0, 307.5, 308.2]
@@ -107,7 +106,7 @@ def test_the_least_bound_of_rows_leaves_room_for_the_least_row() -> None:
 def test_a_mapped_row_that_is_nearly_zero_is_clipped_by_the_least_norm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("privopt.data.derived.DENSE_VIEW_BYTES", 0)
+    monkeypatch.setattr("privopt.data.storage.DENSE_VIEW_BYTES", 0)
     units = of_one_row(np.array([1.0, 0.5, 0.0]), 1e307, "csr").mapped(np.eye(3) * 0.9e-24, 1.0)
     assert isinstance(units.private_features, MappedRows)
     assert np.all(units.private_norms >= LEAST_PEAK)

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 from privopt.data.room import MEMORY, Copies
-from privopt.engine import memory_limit
-from privopt.engine.memory_limit import available_memory, lies_in_memory
-from privopt.engine.streamed.disk import nameless_file
-from privopt.engine.streamed.residency import Residency
+from privopt.engine import placement
+from privopt.engine.placement import available_memory, lies_in_memory
+from privopt.engine.streamed.disk import Residency, nameless_file
 from privopt.engine.streamed.spool import Spool
 from privopt.errors import DataUnavailable
 
@@ -169,9 +168,7 @@ def machine(root, **files):
 
 @pytest.fixture
 def unlimited(monkeypatch):
-    monkeypatch.setattr(
-        memory_limit.resource, "getrlimit", lambda _: (memory_limit.resource.RLIM_INFINITY,) * 2
-    )
+    monkeypatch.setattr(placement.resource, "getrlimit", lambda _: (placement.resource.RLIM_INFINITY,) * 2)
 
 
 @pytest.mark.usefixtures("unlimited")
@@ -209,7 +206,7 @@ def test_control_groups_of_version_1_and_of_a_container_are_found(inside, tmp_pa
 
 
 def test_what_ulimit_leaves_counts(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory_limit.resource, "getrlimit", lambda _: (10_000 * 1024, 10_000 * 1024))
+    monkeypatch.setattr(placement.resource, "getrlimit", lambda _: (10_000 * 1024, 10_000 * 1024))
     machine(
         tmp_path, proc__meminfo="MemAvailable: 8000 kB\n", proc__self__status="Name: x\nVmSize:  9000 kB\n"
     )

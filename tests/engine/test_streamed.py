@@ -14,22 +14,21 @@ from tests.contracts.queries import EVERY_QUERY, D
 from tests.support.spooled import spooled
 
 from privopt.curator.local import LocalCurator
-from privopt.data.grid import GridRows
 from privopt.data.places import GivenPlaces
 from privopt.data.read_units import read_units
 from privopt.data.record_source import ArrayRecords, Description, RecordSource
+from privopt.data.rows import GridRows
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.placement import Placement
 from privopt.engine.streamed import StreamedEngine, open_streamed, opening
 from privopt.errors import ArgumentError, DataUnavailable
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.mixed_gradient import MixedGradient
+from privopt.queries.slopes import ClippedGradient, MixedGradient
 from privopt.solve import rehearse
 from privopt.testing import check_engine
 

@@ -15,9 +15,8 @@ from privopt.data.places import GivenPlaces
 from privopt.data.read_units import read_units
 from privopt.data.record_source import ArrayRecords, Description, RecordBlock
 from privopt.data.units import Units
-from privopt.data.user_digests import user_digests
-from privopt.data.user_parts import part_count, parts_of_digests
-from privopt.data.user_secret import UserSecret
+from privopt.data.user_keys import UserSecret
+from privopt.data.user_parts import part_count, parts_of_digests, user_digests
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.parts import parts_of
 from privopt.engine.placement import Placement
@@ -29,8 +28,8 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.workload import Workload
-from privopt.queries.gradient import ClippedGradient
 from privopt.queries.marginals import MarginalMeans
+from privopt.queries.slopes import ClippedGradient
 from privopt.solve import minimize_on
 from privopt.solvers.continuous_spider import ContinuousSpider
 from privopt.solvers.gradient_descent import GradientDescent

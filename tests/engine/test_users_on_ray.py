@@ -21,15 +21,14 @@ from scipy import sparse
 
 from privopt.data.record_source import ArrayRecords, Description
 from privopt.data.units import Units
-from privopt.engine.exact_sum import ExactSum
 from privopt.engine.in_process import InProcessEngine
-from privopt.engine.parts import parts_of
+from privopt.engine.parts import ExactSum, parts_of
 from privopt.engine.placement import Placement
 from privopt.errors import ArgumentError, DataUnavailable
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 from privopt.tables.table import Table
 
 ray = pytest.importorskip("ray")
@@ -38,11 +37,10 @@ from ray.exceptions import RayError  # noqa: E402
 
 from privopt.engine.on_ray import user_fleet as user_fleet_module  # noqa: E402
 from privopt.engine.on_ray.engine import open_on_ray  # noqa: E402
-from privopt.engine.on_ray.exchange import LOST, Exchange  # noqa: E402
 from privopt.engine.on_ray.fleet import checked  # noqa: E402
 from privopt.engine.on_ray.layout import cut, lay_out  # noqa: E402
 from privopt.engine.on_ray.shard import SOURCE, Failure, Preparation, question_of, total_of  # noqa: E402
-from privopt.engine.on_ray.user_shard import Arrivals, Owners, Piece, UserShard  # noqa: E402  # noqa: E402
+from privopt.engine.on_ray.user_shard import LOST, Arrivals, Exchange, Owners, Piece, UserShard  # noqa: E402  # noqa: E402  # noqa: E402
 
 N, D = 150, 4
 USERS = 77  # the public number

@@ -7,12 +7,12 @@ from tests.contracts.queries import D
 from privopt.data import user_parts
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
-from privopt.ledger.sampling import EveryUnit
+from privopt.ledger.events import EveryUnit
 from privopt.mechanisms.noise import NoiseSource, RepeatedChoice
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.queries.gradient import ClippedGradient
-from privopt.testing.hostile_rows import hostile_numbers, hostile_targets
+from privopt.queries.slopes import ClippedGradient
+from privopt.testing.toy_data import hostile_numbers, hostile_targets
 
 RELATIONS = ("replace-one", "add-or-remove-one")
 MEAN = 3

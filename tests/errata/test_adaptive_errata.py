@@ -18,17 +18,17 @@ from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
+from privopt.ledger.curves import gaussian_mu
 from privopt.ledger.events import GaussianEvent, sequence
-from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems.losses import RecordLoss
-from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_norms import GradientNorms
+from privopt.queries.slopes import ClippedGradient, GradientNorm
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
 
 N, D, BETA = 20_000, 10, 0.1

@@ -15,9 +15,9 @@ import pytest
 from privopt.curator.audit import Audit
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
-from privopt.ledger.gaussian_dp import gaussian_mu
+from privopt.ledger.curves import gaussian_mu
+from privopt.ledger.events import EveryUnit
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import EveryUnit
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.kl_phases import PhasePlanner
@@ -26,8 +26,7 @@ from privopt.problems import losses
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
 from privopt.queries.base import query
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.gradient_difference import ClippedGradientDifference
+from privopt.queries.slopes import ClippedGradient, ClippedGradientDifference
 from privopt.solvers import kl_spider as kl_paper_phases
 from privopt.solvers.kl_spider import KLSpider
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from privopt.mechanisms.correlated_noise import prefix_map, prefix_noise
-from privopt.mechanisms.strategies import binary_tree, square_root_toeplitz
+from privopt.mechanisms.strategies import binary_tree, prefix_map, prefix_noise, square_root_toeplitz
 
 EPSILON, DELTA, MU = 1.0, 1e-6, 0.236704380663
 

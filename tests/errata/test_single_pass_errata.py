@@ -10,15 +10,15 @@ import pytest
 from privopt.curator.audit import Audit
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.ball import haar_block
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.smoothed_gradient import SmoothedGradient
-from privopt.queries.value_gradient import ValueGradient
+from privopt.queries.slopes import ClippedGradient
+from privopt.queries.smoothed import SmoothedGradient
+from privopt.queries.values import ValueGradient
 
 LINEAR = losses.RecordLoss(lambda params, features, target: features @ params + 0.0 * target, lipschitz=1.0)
 

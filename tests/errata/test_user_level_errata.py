@@ -13,10 +13,9 @@ from scipy import integrate, stats
 from privopt.data.units import Units
 from privopt.engine.choose import engine_on
 from privopt.ledger.accounting import delta
-from privopt.ledger.events import GaussianEvent, SampledEvent, TestedSampleEvent
-from privopt.ledger.sampling import Poisson
-from privopt.ledger.tested_samples import inflated_rate
-from privopt.mechanisms.above_threshold import AboveThreshold
+from privopt.ledger.events import GaussianEvent, Poisson, SampledEvent, TestedSampleEvent
+from privopt.ledger.privacy_losses import inflated_rate
+from privopt.mechanisms.tests import AboveThreshold
 
 # Algorithm 2 at epsilon 1: Lap(8 / eps) on the threshold 4 K / 5, Lap(16 / eps) on scores of sensitivity 2.
 THRESHOLD_SCALE, SCORE_SCALE, STEPS, MOVE = 8.0, 16.0, 16, 2.0

@@ -9,8 +9,7 @@ import pytest
 from scipy import sparse
 from tests.support.configured_estimators import ROWS, configured, toy_data
 
-from privopt.estimators.classifiers import LogisticRegression
-from privopt.estimators.regressors import Ridge
+from privopt.estimators.linear import LogisticRegression, Ridge
 from privopt.estimators.selection import PrivateSearchCV
 from privopt.ledger.account import Account
 from privopt.solvers.gradient_descent import GradientDescent

@@ -13,8 +13,7 @@ from tests.support.configured_estimators import (
 )
 
 from privopt.estimators.fair import FairClassifier
-from privopt.estimators.regressors import LinearRegression, PoissonRegressor, QuantileRegressor
-from privopt.estimators.robust import RobustRegressor
+from privopt.estimators.linear import LinearRegression, PoissonRegressor, QuantileRegressor, RobustRegressor
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.worst_group_descent import WorstGroupDescent
 

@@ -15,9 +15,8 @@ from tests.support.configured_estimators import (
 )
 
 from privopt import FairClassifier, PrivateSearchCV
-from privopt.estimators.classifiers import LinearSVC, LogisticRegression
 from privopt.estimators.lasso import LassoClassifier
-from privopt.estimators.regressors import HuberRegressor, PoissonRegressor
+from privopt.estimators.linear import HuberRegressor, LinearSVC, LogisticRegression, PoissonRegressor
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.whitening import Whitening
 from privopt.solvers.worst_group_descent import WorstGroupDescent

@@ -23,8 +23,13 @@ from tests.support.configured_estimators import (
 )
 
 from privopt.errors import BudgetExceeded
-from privopt.estimators.classifiers import LogisticRegression, PrivateClassifier
-from privopt.estimators.regressors import LinearRegression, PoissonRegressor, Ridge
+from privopt.estimators.linear import (
+    LinearRegression,
+    LogisticRegression,
+    PoissonRegressor,
+    PrivateClassifier,
+    Ridge,
+)
 from privopt.ledger.account import Account
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 

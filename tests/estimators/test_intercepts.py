@@ -9,7 +9,7 @@ import pytest
 from benchmarks import panel_problems
 
 from privopt import LogisticRegression
-from privopt.ledger.gaussian_dp import gaussian_mu
+from privopt.ledger.curves import gaussian_mu
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 LEAST_CLIP_BIAS = 0.004  # a clip weighs rows that the model does not fit unequally

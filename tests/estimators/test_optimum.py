@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from tests.support.configured_estimators import ROWS, configured, toy_data
 
-from privopt.estimators.classifiers import LinearSVC, LogisticRegression
-from privopt.estimators.regressors import (
+from privopt.estimators.linear import (
     HuberRegressor,
     LinearRegression,
+    LinearSVC,
+    LogisticRegression,
     PoissonRegressor,
     QuantileRegressor,
     Ridge,

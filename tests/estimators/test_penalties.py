@@ -12,15 +12,14 @@ from sklearn import linear_model
 from sklearn.base import clone
 from tests.support.configured_estimators import PENALISED, ROWS, WIDTH, configured, toy_data
 
-from privopt.estimators.classifiers import LogisticRegression
+from privopt.estimators.linear import LinearRegression, LogisticRegression, Ridge
 from privopt.estimators.penalties import groups_of
-from privopt.estimators.regressors import LinearRegression, Ridge
 from privopt.estimators.selection import PrivateSearchCV
 from privopt.estimators.specification import Shape
 from privopt.ledger.amounts import Budget
-from privopt.ledger.gaussian_dp import gaussian_mu
-from privopt.planning import descent_defaults
-from privopt.planning.instance import Instance
+from privopt.ledger.curves import gaussian_mu
+from privopt.planning import descent_theory
+from privopt.planning.task import Instance
 from privopt.problems.constraints import Box, L1Ball, Product, Unconstrained
 from privopt.problems.regularisers import L1, ElasticNet, GroupLasso, NoRegulariser
 from privopt.problems.regularisers import Ridge as RidgePenalty
@@ -65,7 +64,7 @@ def test_the_default_strength_of_a_sparse_penalty_is_the_noise_of_one_gradient()
     sparse_model = configured(LogisticRegression, penalty="l1")
     budget = Budget(1.0, 1e-6)
     setup = setup_for(sparse_model, budget=budget)
-    clip = descent_defaults.default_clip(Instance(setup.problem, setup.public, budget))
+    clip = descent_theory.default_clip(Instance(setup.problem, setup.public, budget))
     assert setup.alpha == pytest.approx(2.0 * clip / (ROWS * gaussian_mu(1.0, 1e-6)))
     assert setup_for(sparse_model, budget=Budget(math.inf, 0.0)).alpha == pytest.approx(1 / ROWS)
     assert setup_for(sparse_model).alpha == pytest.approx(1 / ROWS)

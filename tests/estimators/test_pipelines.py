@@ -16,8 +16,7 @@ from sklearn.pipeline import FeatureUnion, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, Normalizer, OneHotEncoder, StandardScaler
 from tests.support.configured_estimators import configured, toy_data
 
-from privopt.estimators.classifiers import LogisticRegression
-from privopt.estimators.regressors import LinearRegression
+from privopt.estimators.linear import LinearRegression, LogisticRegression
 from privopt.estimators.searched import in_search
 from privopt.estimators.selection import PrivateSearchCV
 from privopt.tables.encoder import TabularEncoder

@@ -11,11 +11,10 @@ from tests.support.configured_estimators import PENALISED, ROWS, WIDTH, configur
 
 from privopt.errors import BudgetExceeded
 from privopt.estimators.base import HOLDOUT, SELECTION_SHARE
-from privopt.estimators.classifiers import LogisticRegression
-from privopt.estimators.regressors import LinearRegression, Ridge
+from privopt.estimators.linear import LinearRegression, LogisticRegression, Ridge
 from privopt.estimators.selection import PrivateSearchCV
 from privopt.ledger.account import Account
-from privopt.ledger.dominating import dominating
+from privopt.ledger.composition import dominating
 from privopt.ledger.events import GaussianEvent, NonPrivateEvent, Repeated, Sequence, ShiftedGaussianEvent
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 

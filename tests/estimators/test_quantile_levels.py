@@ -11,11 +11,11 @@ import pytest
 from privopt import QuantileRegressor
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
-from privopt.planning import quantile_level, rescaling
-from privopt.planning.instance import Instance
+from privopt.planning import counts, shrinkage
+from privopt.planning.task import Instance
 from privopt.problems import losses
 from privopt.problems.problem import Problem
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.whitening import Whitening
 
@@ -72,8 +72,8 @@ def noise_of(epsilon: float) -> float:
     instance = Instance(_PROBLEM, _units().public, Budget(epsilon, 1.0 / ROWS**2))
     if not instance.is_private:
         return 0.0
-    share = quantile_level.default_share(instance)
-    return math.sqrt(quantile_level.STEPS / share) / (ROWS * instance.mu)
+    share = counts.default_share(instance)
+    return math.sqrt(counts.STEPS / share) / (ROWS * instance.mu)
 
 
 _PROBLEM = Problem(losses.quantile(0.25, 0.1), constant=2)
@@ -118,18 +118,18 @@ def test_a_share_moves_by_one_over_n_and_no_more():
     query = ClippedGradient(loss=losses.quantile(0.25), at=np.array([1e6, 0.1]), clip=0.75 * (1.0 + 1e-5))
     assert float(query.sensitivity(units.public)) <= 2.0 * 0.75 * (1.0 + 1e-4) / ROWS
     solver = Whitening().configure(instance)
-    assert solver.quantile_share == quantile_level.LEAST_SHARE
-    assert solver.releases() == 1 + solver.inner.releases() + rescaling.STEPS + quantile_level.STEPS
+    assert solver.quantile_share == counts.LEAST_SHARE
+    assert solver.releases() == 1 + solver.inner.releases() + shrinkage.STEPS + counts.STEPS
 
 
 def test_the_interval_is_halved_towards_the_level():
-    assert quantile_level.halved(-0.5, 0.5, -0.2) == (0.0, 0.5)
-    assert quantile_level.halved(-0.5, 0.5, 0.2) == (-0.5, 0.0)
-    assert quantile_level.halved(-0.5, 0.5, math.nan) == (-0.5, 0.5)
+    assert counts.halved(-0.5, 0.5, -0.2) == (0.0, 0.5)
+    assert counts.halved(-0.5, 0.5, 0.2) == (-0.5, 0.0)
+    assert counts.halved(-0.5, 0.5, math.nan) == (-0.5, 0.5)
 
 
 def test_the_share_is_for_quantiles_of_records_with_an_intercept():
     units = _units()
     for problem in (Problem(losses.quantile(0.25, 0.1)), Problem(losses.huber(0.2), constant=2)):
-        assert quantile_level.default_share(Instance(problem, units.public, Budget(1.0, 1e-6))) == 0.0
+        assert counts.default_share(Instance(problem, units.public, Budget(1.0, 1e-6))) == 0.0
         assert "quantile_share" in str(Whitening(quantile_share=0.1).obstacle(problem, units.public))

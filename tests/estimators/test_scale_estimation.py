@@ -14,16 +14,15 @@ from sklearn.base import clone
 from tests.support.configured_estimators import FEW_STEPS, ROWS, WIDTH, configured, toy_data
 
 from privopt.errors import BudgetExceeded
-from privopt.estimators.classifiers import LogisticRegression
-from privopt.estimators.regressors import LinearRegression
+from privopt.estimators.linear import LinearRegression, LogisticRegression
 from privopt.estimators.scaling import FeatureScaling
 from privopt.estimators.selection import PrivateSearchCV
 from privopt.estimators.specification import HeldRecords, Records, Shape
 from privopt.estimators.stages import LEVELS, ScaleEstimation, StagedPlan, fit_in_stages
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
+from privopt.ledger.curves import gaussian_mu
 from privopt.ledger.events import leaf_counts
-from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.mechanisms.noise import NoiseSource, RepeatedChoice
 from privopt.public import Relation
 from privopt.solvers.gradient_descent import GradientDescent

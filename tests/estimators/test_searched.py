@@ -24,7 +24,7 @@ from sklearn.model_selection import (
 from sklearn.pipeline import make_pipeline
 from tests.support.configured_estimators import toy_data
 
-from privopt.estimators.classifiers import LogisticRegression
+from privopt.estimators.linear import LogisticRegression
 from privopt.estimators.searched import SEARCHES
 from privopt.report.explain import not_covered
 from privopt.solvers.gradient_descent import GradientDescent

@@ -14,17 +14,23 @@ from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.errors import BudgetExceeded
-from privopt.estimators.classifiers import LinearSVC, LogisticRegression
-from privopt.estimators.regressors import HuberRegressor, PoissonRegressor, QuantileRegressor, Ridge
+from privopt.estimators.linear import (
+    HuberRegressor,
+    LinearSVC,
+    LogisticRegression,
+    PoissonRegressor,
+    QuantileRegressor,
+    Ridge,
+)
 from privopt.estimators.selection import PrivateSearchCV
 from privopt.ledger import accounting
 from privopt.ledger.account import Account
-from privopt.ledger.dominating import dominating
+from privopt.ledger.composition import dominating
 from privopt.ledger.events import GaussianEvent, NonPrivateEvent, Repeated, Sequence
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.public import Relation
-from privopt.queries.holdout_scores import Accuracy, BoundedLoss, HoldoutScores
+from privopt.queries.scores import Accuracy, BoundedLoss, HoldoutScores
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 

@@ -17,16 +17,16 @@ from sklearn.base import clone
 import privopt
 from privopt.errors import ArgumentError, BudgetExceeded, PlanMismatch, PrivoptError
 from privopt.estimators import table_source
-from privopt.estimators.asked_workload import asked_workload
 from privopt.estimators.synthetic_data import SyntheticData
+from privopt.estimators.table_source import asked_workload
 from privopt.mechanisms.additive import Gaussian
 from privopt.problems.workload import Workload
 from privopt.queries.marginals import MarginalMeans
 from privopt.result import Outcome
 from privopt.status import Status
 from privopt.synthesis.adaptive_marginals import AdaptiveMarginals
+from privopt.synthesis.base import Histogram
 from privopt.synthesis.finishing import Finishing
-from privopt.synthesis.histogram import Histogram
 from privopt.synthesis.registry import GaussianMarginals
 from privopt.tables import Schema, TableError
 from privopt.tables.coding import TableCoding

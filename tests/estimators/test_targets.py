@@ -7,7 +7,7 @@ import pytest
 from tests.support.configured_estimators import CLASSIFIERS, EVERY_ESTIMATOR, WIDTH, configured, toy_data
 
 from privopt.estimators.base import PrivateLinearModel
-from privopt.estimators.regressors import HuberRegressor, LinearRegression, PoissonRegressor
+from privopt.estimators.linear import HuberRegressor, LinearRegression, PoissonRegressor
 from privopt.estimators.specification import Shape
 from privopt.estimators.targets import Classes, Counts, Numbers
 

@@ -15,9 +15,8 @@ from tests.support.configured_estimators import (
 )
 
 from privopt import FairClassifier
-from privopt.estimators.classifiers import LogisticRegression, PrivateClassifier
+from privopt.estimators.linear import LogisticRegression, PoissonRegressor, PrivateClassifier
 from privopt.estimators.records import HeldRecords
-from privopt.estimators.regressors import PoissonRegressor
 from privopt.estimators.setup import Setup
 from privopt.estimators.specification import Shape
 from privopt.mechanisms.noise import NoiseSource

@@ -19,8 +19,7 @@ import privopt
 from privopt import losses
 from privopt.cli import app
 from privopt.data.units import Units
-from privopt.estimators.classifiers import LogisticRegression
-from privopt.estimators.regressors import Ridge
+from privopt.estimators.linear import LogisticRegression, Ridge
 from privopt.estimators.selection import PrivateSearchCV
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget

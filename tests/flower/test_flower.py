@@ -19,12 +19,12 @@ from privopt.errors import ArgumentError
 from privopt.flower import InProcessGrid, UserStrategy, client_app
 from privopt.flower.messages import Settings
 from privopt.flower.strategy import Nodes
-from privopt.ledger.sampling import EveryUnit, Poisson
+from privopt.ledger.events import EveryUnit, Poisson
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.regularisers import Ridge
 from privopt.public import DEFAULT_WEIGHTING
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 from privopt.solvers.user_federated_averaging import UserFederatedAveraging
 from privopt.solvers.user_gradient_descent import UserGradientDescent
 

@@ -7,14 +7,12 @@ import pytest
 import privopt
 from privopt import BilinearGame, Budget, SaddleProblem, Units
 from privopt.curator.local import LocalCurator
-from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
-from privopt.games.noisy_extragradient import NoisyExtragradient
+from privopt.games.dual_averaging import NoisyExponentiatedGradient, SampledDualAveraging
+from privopt.games.noisy_extragradient import NoisyExtragradient, SaddleGradientDescent
 from privopt.games.noisy_matrix import NoisyMatrix, equilibrium
 from privopt.games.registry import GAME_SOLVERS, choose_game
-from privopt.games.saddle_gradient_descent import SaddleGradientDescent
-from privopt.games.sampled_dual_averaging import SampledDualAveraging
-from privopt.ledger.sampling import EveryUnit
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.events import EveryUnit
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.noise import NoiseSource
 from privopt.papers.best_response import BestResponse
 from privopt.papers.saddle_mirror_descent import SaddleMirrorDescent
@@ -23,8 +21,7 @@ from privopt.precision import double_precision
 from privopt.problems.constraints import Box, L1Ball, Simplex
 from privopt.problems.vertices import set_of, vertices_of
 from privopt.public import Public, Relation
-from privopt.queries.payoff_means import PayoffMeans
-from privopt.queries.payoff_slope import PayoffSlope
+from privopt.queries.payoffs import PayoffMeans, PayoffSlope
 
 BUDGET = Budget(1.0, 1e-6)
 

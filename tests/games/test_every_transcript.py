@@ -12,8 +12,8 @@ from tests.support.transcripts import Tree, largest_cost, tree_of
 
 from privopt.data.blocks import block_assignment
 from privopt.data.units import Units
-from privopt.games.moves import Drawn
-from privopt.games.sampled_dual_averaging import SampledDualAveraging
+from privopt.games.dual_averaging import SampledDualAveraging
+from privopt.games.gradients import Drawn
 from privopt.ledger.amounts import Budget
 from privopt.ledger.composition import additive_cost, leaf_rho
 from privopt.mechanisms.noise import NoiseSource

@@ -8,14 +8,14 @@ import pytest
 
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
-from privopt.games.moves import Drawn, Noised
-from privopt.games.sampled_dual_averaging import SampledDualAveraging
+from privopt.games.dual_averaging import SampledDualAveraging
+from privopt.games.gradients import Drawn, Noised
 from privopt.ledger.amounts import Budget
-from privopt.ledger.unlimited import Unlimited
-from privopt.ledger.zcdp import zcdp_rho_budget
+from privopt.ledger.curves import zcdp_rho_budget
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.noise import NoiseSource
-from privopt.mechanisms.vertex_sampler import VertexSampler
-from privopt.planning.balanced_batches import balanced_sizes
+from privopt.mechanisms.vertex_stream import VertexSampler
+from privopt.planning.averaging import balanced_sizes
 from privopt.planning.sampled_dual_averaging import batch_needs
 from privopt.planning.task import Task
 from privopt.problems.saddle import BilinearGame

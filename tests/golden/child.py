@@ -10,8 +10,8 @@ from tests.golden import commands, contracts, fits, plans
 from tests.golden.comparing import Line
 from tests.golden.transcripts import shortened
 
-from privopt.engine import memory_limit
-from privopt.planning import effort
+from privopt.engine import placement
+from privopt.planning import averaging
 
 PARTS: dict[str, Callable[[], Iterator[tuple[str, Callable[[], Any]]]]] = {
     "solvers": contracts.solver_runs,
@@ -27,8 +27,8 @@ PARTS: dict[str, Callable[[], Iterator[tuple[str, Callable[[], Any]]]]] = {
 def main(asked: dict[str, Any]) -> None:
     """Make the runs of some parts whose names begin as asked."""
     # What is measured on this machine and now.
-    effort.seconds_per_value = lambda loss, features: 1e-6
-    memory_limit.available_memory = lambda root=None: 24 * 10**9
+    averaging.seconds_per_value = lambda loss, features: 1e-6
+    placement.available_memory = lambda root=None: 24 * 10**9
     lines: dict[str, dict[str, Line]] = {}
     runs: dict[str, list[str]] = {}
     others: dict[str, list[str]] = {}

@@ -11,7 +11,7 @@ import numpy as np
 from tests.golden.comparing import Line
 
 from privopt.curator.transcript import Release, Transcript
-from privopt.ledger.sampling import FixedSize
+from privopt.ledger.events import FixedSize
 from privopt.planning.plan import Plan
 
 PARTS = ("values", "words")

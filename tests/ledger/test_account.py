@@ -8,7 +8,7 @@ import tempfile
 import pytest
 
 from privopt.errors import BudgetExceeded, NotPriceable
-from privopt.estimators.regressors import Ridge
+from privopt.estimators.linear import Ridge
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget, rounded_down
 from privopt.ledger.calibration import calibrate
@@ -16,6 +16,7 @@ from privopt.ledger.events import (
     DeltaEvent,
     GaussianEvent,
     LaplaceEvent,
+    Poisson,
     Repeated,
     RoundingEvent,
     SampledEvent,
@@ -23,7 +24,6 @@ from privopt.ledger.events import (
     Sequence,
 )
 from privopt.ledger.filters import Composition
-from privopt.ledger.sampling import Poisson
 
 
 def test_fits_are_paid_at_once_and_in_full() -> None:

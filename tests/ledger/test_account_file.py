@@ -12,21 +12,21 @@ import pytest
 from tests.support.account_files import FIT, names, opened, pay
 
 from privopt.errors import AccountError, BudgetExceeded, NotPriceable
-from privopt.ledger import account_file, counters, payments
+from privopt.ledger import account_file, claims, payments
 from privopt.ledger.account import Account
 from privopt.ledger.accounting import zcdp_rho
-from privopt.ledger.counters import CounterBeside, CounterFolder, Mark
+from privopt.ledger.claims import CounterBeside, CounterFolder, Mark
 from privopt.ledger.events import (
     DeltaEvent,
     GaussianEvent,
     LaplaceEvent,
     NonPrivateEvent,
+    Poisson,
     Repeated,
     RoundingEvent,
     SampledEvent,
     Sequence,
 )
-from privopt.ledger.sampling import Poisson
 
 
 def edit(path: Path, *statements: str) -> None:
@@ -361,7 +361,7 @@ def test_without_its_folder_no_account_is_opened(path: Path, monkeypatch: pytest
 
     with pytest.raises(AccountError, match=r"cannot be reached \(no such folder\)"):
         opened(path, counter=CounterFolder(path.parent / "nowhere"))
-    monkeypatch.setattr(counters, "add_file", full)
+    monkeypatch.setattr(claims, "add_file", full)
     with pytest.raises(AccountError, match=r"cannot be written: No space .* No account was opened\."):
         opened(path, counter=CounterFolder(path.parent))
     assert not path.exists()

@@ -13,17 +13,19 @@ from privopt.errors import NotPriceable
 from privopt.ledger.accounting import delta, epsilon, is_closed_form, zcdp_rho
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
-from privopt.ledger.event_json import event_from_dict
+from privopt.ledger.curves import gaussian_delta, gaussian_epsilon, gaussian_mu
 from privopt.ledger.events import (
     BoundedRangeEvent,
     DeltaEvent,
     Event,
+    FixedSize,
     GaussianEvent,
     LaplaceEvent,
     MixtureEvent,
     NoEvent,
     NonPrivateEvent,
     Parallel,
+    Poisson,
     PureEvent,
     Repeated,
     RoundingEvent,
@@ -32,11 +34,10 @@ from privopt.ledger.events import (
     Sequence,
     ShiftedGaussianEvent,
     ZCDPEvent,
+    event_from_dict,
     repeat,
 )
-from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_epsilon, gaussian_mu
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import FixedSize, Poisson
 from privopt.public import Relation
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE

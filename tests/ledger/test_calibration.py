@@ -9,13 +9,16 @@ from privopt.errors import BudgetExceeded, NotPriceable
 from privopt.ledger.accounting import epsilon
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
+from privopt.ledger.curves import gaussian_mu
 from privopt.ledger.events import (
     BoundedRangeEvent,
     DeltaEvent,
     Event,
+    FixedSize,
     GaussianEvent,
     LaplaceEvent,
     Parallel,
+    Poisson,
     PureEvent,
     Repeated,
     SampledEvent,
@@ -23,9 +26,7 @@ from privopt.ledger.events import (
     ShiftedGaussianEvent,
 )
 from privopt.ledger.filters import Composition
-from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import FixedSize, Poisson
 from privopt.public import Relation
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE

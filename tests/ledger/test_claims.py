@@ -11,8 +11,7 @@ import pytest
 
 from privopt import Account
 from privopt.errors import AccountError, BudgetExceeded
-from privopt.ledger.claims import Claim, CounterInMemory, RunsInMemory
-from privopt.ledger.counters import CounterFolder, Mark
+from privopt.ledger.claims import Claim, CounterFolder, CounterInMemory, Mark, RunsInMemory
 from privopt.ledger.events import GaussianEvent
 
 KEY, OTHER = "0123456789abcdef" * 2, "f" * 32

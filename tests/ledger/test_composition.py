@@ -16,6 +16,7 @@ from privopt.ledger.events import (
     LaplaceEvent,
     NonPrivateEvent,
     Parallel,
+    Poisson,
     PureEvent,
     Repeated,
     RoundingEvent,
@@ -24,7 +25,6 @@ from privopt.ledger.events import (
     Sequence,
     ZCDPEvent,
 )
-from privopt.ledger.sampling import Poisson
 
 EVENTS = st.one_of(
     st.builds(GaussianEvent, st.floats(1, 50)),

@@ -9,10 +9,15 @@ from scipy.stats import norm
 
 from privopt.ledger.accounting import epsilon
 from privopt.ledger.composition import alternatives
-from privopt.ledger.direct import composed_losses, direct_delta, direct_epsilon, shifted_events
+from privopt.ledger.curves import gaussian_delta, gaussian_epsilon
 from privopt.ledger.events import Event, GaussianEvent, PureEvent, Repeated, Sequence, ShiftedGaussianEvent
-from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_epsilon
-from privopt.ledger.shifted import ShiftedCurve
+from privopt.ledger.privacy_losses import (
+    ShiftedCurve,
+    composed_losses,
+    direct_delta,
+    direct_epsilon,
+    shifted_events,
+)
 
 EVENTS = [
     ShiftedGaussianEvent(mu, shift, two_signed)

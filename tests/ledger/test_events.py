@@ -7,17 +7,19 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from privopt.ledger.event_json import event_from_dict
 from privopt.ledger.events import (
     BoundedRangeEvent,
     DeltaEvent,
     Event,
+    EveryUnit,
+    FixedSize,
     GaussianEvent,
     LaplaceEvent,
     MixtureEvent,
     NoEvent,
     NonPrivateEvent,
     Parallel,
+    Poisson,
     PureEvent,
     Repeated,
     RoundingEvent,
@@ -27,11 +29,11 @@ from privopt.ledger.events import (
     ShiftedGaussianEvent,
     TestedSampleEvent,
     ZCDPEvent,
+    event_from_dict,
     leaf_counts,
     repeat,
     sequence,
 )
-from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson
 
 POSITIVE = st.floats(1e-6, 1e6)
 LEAVES = st.one_of(

@@ -10,7 +10,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from privopt.ledger.amounts import Budget
-from privopt.ledger.gaussian_dp import (
+from privopt.ledger.curves import (
     gaussian_budget,
     gaussian_delta,
     gaussian_deltas,

@@ -10,7 +10,7 @@ from hypothesis import given
 from privopt.errors import BudgetExceeded, NotPriceable, PlanMismatch
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
-from privopt.ledger.event_json import event_from_dict
+from privopt.ledger.curves import gaussian_mu, zcdp_rho_budget
 from privopt.ledger.events import (
     BoundedRangeEvent,
     DeltaEvent,
@@ -20,6 +20,7 @@ from privopt.ledger.events import (
     NoEvent,
     NonPrivateEvent,
     Parallel,
+    Poisson,
     PureEvent,
     Repeated,
     RoundingEvent,
@@ -27,11 +28,9 @@ from privopt.ledger.events import (
     Sequence,
     ShiftedGaussianEvent,
     ZCDPEvent,
+    event_from_dict,
 )
-from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import Poisson
-from privopt.ledger.zcdp import zcdp_rho_budget
 
 BUDGET = Budget(1.0, 1e-6)
 NOISE = GaussianEvent(60.0)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from privopt.ledger.accounting import pure_profile, shifted_gaussian_profile, zcdp_profile
-from privopt.ledger.gaussian_dp import gaussian_deltas
-from privopt.ledger.zcdp import zcdp_deltas
+from privopt.ledger.curves import gaussian_deltas, zcdp_deltas
 
 INTERVAL = 1e-3
 

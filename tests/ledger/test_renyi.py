@@ -11,9 +11,8 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from privopt.ledger.accounting import epsilon
-from privopt.ledger.events import GaussianEvent, MixtureEvent, Repeated, SampledEvent
-from privopt.ledger.renyi import mixture_add_or_remove, poisson_replace_one
-from privopt.ledger.sampling import Poisson
+from privopt.ledger.curves import mixture_add_or_remove, poisson_replace_one
+from privopt.ledger.events import GaussianEvent, MixtureEvent, Poisson, Repeated, SampledEvent
 from privopt.public import Relation
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE

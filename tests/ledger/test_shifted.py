@@ -10,8 +10,8 @@ from hypothesis import given
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from privopt.ledger.gaussian_dp import gaussian_delta
-from privopt.ledger.shifted import ShiftedCurve
+from privopt.ledger.curves import gaussian_delta
+from privopt.ledger.privacy_losses import ShiftedCurve
 
 CURVES = [
     ShiftedCurve(mu, shift, two_signed)

@@ -14,6 +14,7 @@ from privopt.ledger.events import (
     DeltaEvent,
     Event,
     GaussianEvent,
+    Poisson,
     PureEvent,
     Repeated,
     SampledEvent,
@@ -21,9 +22,8 @@ from privopt.ledger.events import (
     TestedSampleEvent,
 )
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import Poisson
-from privopt.ledger.tested_samples import inflated_rate
-from privopt.mechanisms.above_threshold import AboveThreshold
+from privopt.ledger.privacy_losses import inflated_rate
+from privopt.mechanisms.tests import AboveThreshold
 
 RELATIONS = ["replace-one", "add-or-remove-one"]
 

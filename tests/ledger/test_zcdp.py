@@ -7,8 +7,7 @@ import pytest
 from dp_accounting.rdp import RdpAccountant
 from hypothesis import given
 
-from privopt.ledger.gaussian_dp import gaussian_epsilon
-from privopt.ledger.zcdp import zcdp_delta, zcdp_epsilon, zcdp_rho_budget
+from privopt.ledger.curves import gaussian_epsilon, zcdp_delta, zcdp_epsilon, zcdp_rho_budget
 
 ORDERS = 1 + np.geomspace(1e-2, 1e5, 4000)
 

@@ -13,10 +13,9 @@ from scipy import stats
 from tests.support.scale_checks import LEVEL, WRONG_SCALES
 
 from privopt.ledger.events import NonPrivateEvent, PureEvent
-from privopt.mechanisms import above_threshold
-from privopt.mechanisms.above_threshold import AboveThreshold
+from privopt.mechanisms import tests as above_threshold
 from privopt.mechanisms.noise import NoiseSource
-from privopt.mechanisms.sparse_test import SparseTest
+from privopt.mechanisms.tests import AboveThreshold, SparseTest
 
 
 class RecordingNoise(NoiseSource):

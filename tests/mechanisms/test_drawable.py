@@ -20,27 +20,26 @@ from privopt.ledger.events import (
     LaplaceEvent,
     NonPrivateEvent,
     Parallel,
+    Poisson,
     Repeated,
     SampledEvent,
     Sequence,
 )
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import Poisson
 from privopt.mechanisms.additive import Gaussian, Laplace
+from privopt.mechanisms.choice import ExponentialMechanism, PermuteAndFlip
 from privopt.mechanisms.drawable import MOST_ENTRIES, require_drawable
-from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
-from privopt.mechanisms.pass_noise import PassNoise
-from privopt.mechanisms.permute_and_flip import PermuteAndFlip
+from privopt.mechanisms.objective_perturbation import PassNoise
 from privopt.mechanisms.prefix_sum import PrefixSum
 from privopt.mechanisms.strategies import square_root_toeplitz
 from privopt.papers.single_pass_o2nc import SinglePassO2NC
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.vertex_scores import VertexScores
+from privopt.queries.scores import VertexScores
+from privopt.queries.slopes import ClippedGradient
 from privopt.solvers.correlated_noise_descent import CorrelatedNoiseDescent
 
 HUGE = 1e14

@@ -7,9 +7,8 @@ import pytest
 from tests.support.scale_checks import LEVEL, WRONG_SCALES, frequency_p_value, softmax
 
 from privopt.ledger.events import BoundedRangeEvent, NonPrivateEvent
-from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.mechanisms.choice import ExponentialMechanism, choice_exponent, places_of_scores
 from privopt.mechanisms.noise import NoiseSource
-from privopt.mechanisms.noisy_choice import choice_exponent, places_of_scores
 
 SCORES = np.array([0.3, -1.2, 0.8, 0.0, 0.75])
 

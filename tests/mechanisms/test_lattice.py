@@ -1,4 +1,4 @@
-"""Releases on a lattice: the argument of `mechanisms.lattice`, tried at its edges."""
+"""Releases on a lattice: the argument of `mechanisms.base`, tried at its edges."""
 
 import inspect
 import math
@@ -16,9 +16,9 @@ from scipy import stats
 from tests.support.scale_checks import LEVEL, coordinate_p_values
 
 from privopt.mechanisms.additive import Gaussian, Laplace
-from privopt.mechanisms.gaussian_test import GaussianTest
-from privopt.mechanisms.lattice import noise_exponent, on_lattice, places_of, spacing_of, spacing_ratio
+from privopt.mechanisms.base import noise_exponent, on_lattice, places_of, spacing_of, spacing_ratio
 from privopt.mechanisms.noise import NoiseSource
+from privopt.mechanisms.tests import GaussianTest
 from privopt.solvers import registry
 
 MULTIPLIERS = [1e-300, 1e-9, 0.01, 0.5, 1.0, 1.0 + 2**-52, 3.7, 64.0, 1e4, 1e6]

@@ -1,4 +1,4 @@
-"""Choices on a lattice: the argument of `mechanisms.noisy_choice`, tried at its edges."""
+"""Choices on a lattice: the argument of `mechanisms.choice`, tried at its edges."""
 
 import math
 from fractions import Fraction
@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 from scipy import stats
 from tests.support.scale_checks import LEVEL
 
-from privopt.mechanisms.exponential import ExponentialMechanism
-from privopt.mechanisms.noise import NoiseSource
-from privopt.mechanisms.noisy_choice import (
+from privopt.mechanisms.choice import (
     ROUNDING,
+    ExponentialMechanism,
+    PermuteAndFlip,
     choice_exponent,
     choice_spacing,
     noisy_choice,
     places_of_scores,
 )
-from privopt.mechanisms.permute_and_flip import PermuteAndFlip
+from privopt.mechanisms.noise import NoiseSource
 
 EPSILONS = [1e300, 1e9, 2.0**22, 800.0, 1.0, 0.7, 1e-2, 3e-5, 1e-7]
 

@@ -6,16 +6,19 @@ import math
 import numpy as np
 import pytest
 
-from privopt.mechanisms import participation
-from privopt.mechanisms.participation import ONCE, Participation, participation_sensitivity, unit_sensitivity
+from privopt.mechanisms import strategies
 from privopt.mechanisms.strategies import (
+    ONCE,
     Banded,
+    Participation,
     Strategy,
     banded,
     binary_tree,
     dense_optimum,
     independent,
+    participation_sensitivity,
     square_root_toeplitz,
+    unit_sensitivity,
 )
 
 STRATEGIES: dict[str, Strategy] = {
@@ -59,12 +62,12 @@ def test_the_sensitivity_is_that_of_the_worst_set_of_items(
     assert by_trying(scaled, admitted) == pytest.approx(1.0, rel=1e-9)
     bounded = admitted.largest(len(strategy))
     if bounded > 1:
-        for bound in (participation._bound_by_ranks, participation._bound_by_rows):
+        for bound in (strategies._bound_by_ranks, strategies._bound_by_rows):
             assert bound(overlaps(strategy), separation, bounded) >= exact**2 * (1 - 1e-12)
 
 
 def test_what_is_too_dear_to_try_is_never_understated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(participation, "_MOST_SETS", 0)
+    monkeypatch.setattr(strategies, "_MOST_SETS", 0)
     admitted = Participation(separation=2, most=3)
     for strategy in STRATEGIES.values():
         exact = by_trying(strategy, admitted)

@@ -8,8 +8,8 @@ from tests.support.scale_checks import LEVEL, WRONG_SCALES, frequency_p_value, s
 
 from privopt.ledger.accounting import epsilon as price
 from privopt.ledger.events import NonPrivateEvent, PureEvent
+from privopt.mechanisms.choice import PermuteAndFlip
 from privopt.mechanisms.noise import NoiseSource
-from privopt.mechanisms.permute_and_flip import PermuteAndFlip
 
 SCORES = np.array([0.3, -1.2, 0.8, 0.0, 0.75])
 

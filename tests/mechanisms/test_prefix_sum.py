@@ -12,19 +12,21 @@ from scipy import stats
 from tests.support.scale_checks import LEVEL, WRONG_SCALES, coordinate_p_values
 
 from privopt.ledger.events import GaussianEvent, NonPrivateEvent
-from privopt.mechanisms.correlated_noise import prefix_map, prefix_noise
 from privopt.mechanisms.noise import NoiseSource
-from privopt.mechanisms.participation import Participation, unit_sensitivity
 from privopt.mechanisms.prefix_sum import PrefixSum
 from privopt.mechanisms.strategies import (
     Banded,
+    Participation,
     Strategy,
     banded,
     binary_tree,
     block_diagonal,
     dense_optimum,
     independent,
+    prefix_map,
+    prefix_noise,
     square_root_toeplitz,
+    unit_sensitivity,
 )
 
 STRATEGIES: dict[str, Strategy] = {

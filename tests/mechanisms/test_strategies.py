@@ -6,17 +6,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from privopt.mechanisms.correlated_noise import prefix_map, prefix_noise
-from privopt.mechanisms.participation import Participation, unit_sensitivity
 from privopt.mechanisms.strategies import (
     Banded,
+    Participation,
     Strategy,
     banded,
     binary_tree,
     block_diagonal,
     dense_optimum,
     independent,
+    prefix_map,
+    prefix_noise,
     square_root_toeplitz,
+    unit_sensitivity,
 )
 
 # Largest and root mean square: independent, tree, square root, dense optimum (nonsmooth reference, section 3).

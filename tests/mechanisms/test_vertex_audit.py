@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 from tests.support.scale_checks import softmax
 
 from privopt.mechanisms.noise import NoiseSource
-from privopt.mechanisms.vertex_sampler import VertexSampler
-from privopt.mechanisms.vertex_stream import VertexStream
-from privopt.mechanisms.vertex_table import VertexTable
+from privopt.mechanisms.vertex_stream import VertexSampler, VertexStream, VertexTable
 
 ORDERS = (1.01, 1.5, 2.0, 4.0, 8.0)
 Item = Callable[[int, tuple[int, ...]], NDArray[np.float64]]

@@ -15,7 +15,7 @@ from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, NoEvent, SelectionsEvent
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
-from privopt.mechanisms.vertex_sampler import VertexSampler
+from privopt.mechanisms.vertex_stream import VertexSampler
 
 REFERENCE_SCORES = np.array([0.3, -1.2, 0.8, 0.0])
 

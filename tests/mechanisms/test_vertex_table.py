@@ -7,8 +7,7 @@ from tests.support.scale_checks import LEVEL, frequency_p_value, softmax
 
 from privopt.ledger.events import NoEvent, SelectionsEvent
 from privopt.mechanisms.noise import NoiseSource
-from privopt.mechanisms.vertex_sampler import VertexSampler
-from privopt.mechanisms.vertex_table import VertexTable
+from privopt.mechanisms.vertex_stream import VertexSampler, VertexTable
 
 
 def as_table(sampler: VertexSampler) -> VertexTable:

@@ -9,23 +9,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from privopt.mechanisms.correlated_noise import SolvedRows, prefix_noise
-from privopt.mechanisms.lattice import places_of, spacing_of, spacing_ratio
+from privopt.mechanisms.base import places_of, spacing_of, spacing_ratio
 from privopt.mechanisms.noise import NoiseSource
-from privopt.mechanisms.participation import ONCE, Participation, participation_sensitivity, unit_sensitivity
-from privopt.mechanisms.prefix_sum import ItemNoise, PrefixSum
+from privopt.mechanisms.prefix_sum import ENTRY_BITS, ItemNoise, PrefixSum, in_whole_numbers
 from privopt.mechanisms.strategies import (
+    ONCE,
     Banded,
+    Participation,
+    SolvedRows,
     Strategy,
     banded,
     binary_tree,
     block_diagonal,
     dense_optimum,
     independent,
+    participation_sensitivity,
+    prefix_noise,
     row_of,
     square_root_toeplitz,
+    unit_sensitivity,
 )
-from privopt.mechanisms.whole_strategy import ENTRY_BITS, in_whole_numbers
 
 STRATEGIES: dict[str, Strategy] = {
     "independent": independent(9),

@@ -13,9 +13,9 @@ from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import NonPrivateEvent
 from privopt.ledger.ledger import Ledger
-from privopt.mechanisms.vertex_sampler import VertexSampler
+from privopt.mechanisms.vertex_stream import VertexSampler
 from privopt.papers.anytime_mirror_descent import AnytimeMirrorDescent, schedule
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.problems import losses
 from privopt.problems.constraints import L1Ball, L2Ball
 from privopt.problems.problem import Problem

@@ -9,20 +9,20 @@ from tests.support.bent_game import BENT, ROWS
 
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
-from privopt.games.moves import Drawn
-from privopt.games.sampled_dual_averaging import SampledDualAveraging
+from privopt.games.dual_averaging import SampledDualAveraging
+from privopt.games.gradients import Drawn
 from privopt.ledger.amounts import Budget
 from privopt.ledger.composition import additive_cost, leaf_rho
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.noise import NoiseSource
 from privopt.papers import bias_reduced_mirror_descent as planning
 from privopt.papers.bias_reduced_mirror_descent import BiasReducedMirrorDescent
-from privopt.planning.balanced_batches import balanced_sizes
+from privopt.planning.averaging import balanced_sizes
 from privopt.planning.task import Task
 from privopt.problems.constraints import L1Ball, Simplex
 from privopt.problems.saddle import BilinearGame, SaddleProblem
 from privopt.public import Public, Relation
-from privopt.queries.bias_reduced_gradient import BiasReducedGradient
+from privopt.queries.payoffs import BiasReducedGradient
 from privopt.solve_games import minimax
 
 BUDGET = Budget(1.0, 1e-6)

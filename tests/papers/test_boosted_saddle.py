@@ -8,12 +8,12 @@ from tests.support.bent_game import BENT, bent_payoff
 
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
-from privopt.games.sampled_dual_averaging import SampledDualAveraging
+from privopt.games.dual_averaging import SampledDualAveraging
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Parallel
-from privopt.ledger.unlimited import Unlimited
-from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.ledger.payer import Unlimited
+from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.papers.boosted_saddle import BoostedSaddle, constraint_of, one_sided
 from privopt.planning.task import Task
@@ -23,7 +23,7 @@ from privopt.problems.gaps import nonprivate_gap
 from privopt.problems.saddle import BilinearGame, SaddleProblem
 from privopt.problems.vertices import ListedVertices, vertices_of
 from privopt.public import Public, Relation
-from privopt.queries.candidate_payoffs import CandidateGaps, CandidatePayoffs
+from privopt.queries.payoffs import CandidateGaps, CandidatePayoffs
 from privopt.solve_games import minimax
 
 BUDGET = Budget(1.0, 1e-6)

@@ -10,10 +10,10 @@ from tests.support.kl_reference import reference_run, twelve_records
 
 from privopt.curator.dry_run import DryRun
 from privopt.ledger.amounts import Budget
+from privopt.ledger.curves import gaussian_mu
 from privopt.ledger.events import leaf_counts
-from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.papers.dp_spider import DPSpider, planned_schedule
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
 from privopt.problems.problem import Problem

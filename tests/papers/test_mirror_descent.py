@@ -17,7 +17,7 @@ from tests.support.mirror_reference import (
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.papers.mirror_descent import MirrorDescent
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import L1Ball, L2Ball

@@ -17,7 +17,7 @@ from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.papers.output_perturbation import OutputPerturbation
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import Box, L2Ball
@@ -25,7 +25,7 @@ from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, NoRegulariser, Ridge
 from privopt.proofs.contraction import geometric_sum, largest_step
 from privopt.public import Public, Relation
-from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser
+from privopt.queries.minimisers import DescentEnd, HuberisedMinimiser
 
 RELATIONS = ("replace-one", "add-or-remove-one")
 BUDGET = Budget(1.0, 1e-6)

@@ -16,9 +16,9 @@ from tests.reference.promises import (
 from tests.support.turns import in_turn
 
 import privopt.curator.local as local
-from privopt.data import groups as grouping
 from privopt.curator.local import LocalCurator
-from privopt.data.groups import GroupDraw
+from privopt.data import participants as grouping
+from privopt.data.participants import GroupDraw
 from privopt.data.units import Units
 from privopt.errors import BudgetTooSmall
 from privopt.ledger import accounting
@@ -27,7 +27,7 @@ from privopt.ledger.events import DeltaEvent, GaussianEvent, leaf_counts
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.papers.phased_group_sgd import PhasedGroupSGD
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
 from privopt.problems.problem import Problem

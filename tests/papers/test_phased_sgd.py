@@ -13,7 +13,7 @@ from privopt.ledger.events import GaussianEvent, NoEvent, Parallel
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.papers.phased_sgd import PhasedSGD, phase_sizes
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem

@@ -15,7 +15,7 @@ from tests.games.test_sampled_dual_averaging import (  # noqa: F401  (a fixture)
 from privopt.curator.local import LocalCurator
 from privopt.data.places import Stretch
 from privopt.ledger.amounts import Budget
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.noise import NoiseSource
 from privopt.papers.saddle_mirror_descent import SaddleMirrorDescent, schedule
 from privopt.planning.task import Task

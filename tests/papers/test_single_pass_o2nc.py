@@ -19,12 +19,12 @@ from tests.support.nonsmooth_reference import ReluAbsolute, formula, reference_r
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
-from privopt.ledger.gaussian_dp import gaussian_epsilon
+from privopt.ledger.curves import gaussian_epsilon
 from privopt.ledger.ledger import Ledger
-from privopt.mechanisms.correlated_noise import prefix_noise
 from privopt.mechanisms.noise import NoiseSource
+from privopt.mechanisms.strategies import prefix_noise
 from privopt.papers.single_pass_o2nc import SinglePassO2NC
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems.black_box import BlackBox
 from privopt.problems.problem import Problem

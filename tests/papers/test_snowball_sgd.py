@@ -9,11 +9,11 @@ from tests.support.ordered_noise import OrderedNoise, logistic_slope, plain_pass
 
 from privopt.curator.local import LocalCurator
 from privopt.ledger.amounts import Budget
-from privopt.ledger.gaussian_dp import gaussian_mu
+from privopt.ledger.curves import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.papers.snowball_sgd import SnowballSGD, growing_batches
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem

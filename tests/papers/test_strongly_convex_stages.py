@@ -14,7 +14,7 @@ from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.papers.phased_sgd import PhasedSGD
 from privopt.papers.strongly_convex_stages import StronglyConvexStages
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import CentredBall, L2Ball

@@ -19,7 +19,7 @@ from privopt.papers.variance_reduced_frank_wolfe import (
     smallest_batch,
     units_needed,
 )
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.problems import losses
 from privopt.problems.constraints import L1Ball, L2Ball, Simplex
 from privopt.problems.problem import Problem

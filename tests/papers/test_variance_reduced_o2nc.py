@@ -18,11 +18,11 @@ from tests.support.nonsmooth_reference import reference_rows
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
-from privopt.ledger.gaussian_dp import gaussian_epsilon
+from privopt.ledger.curves import gaussian_epsilon
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.papers.variance_reduced_o2nc import VarianceReducedO2NC
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 
 BUDGET = Budget(1.0, 1e-6)

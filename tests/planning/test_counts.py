@@ -9,7 +9,7 @@ import pytest
 
 from privopt.ledger.amounts import Budget
 from privopt.planning import counts
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.magnitudes import interval_ends

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from privopt.ledger.amounts import Budget
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.planning.whitening import WhiteningRule
 from privopt.problems import losses
 from privopt.problems.problem import Problem

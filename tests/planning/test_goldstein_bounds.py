@@ -5,14 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from privopt.ledger.gaussian_dp import gaussian_mu
+from privopt.ledger.curves import gaussian_mu
 from privopt.planning.goldstein_bounds import (
+    METHODS,
+    StationarityTask,
     method_findings,
     plain_bound,
     plan_bound,
     predict,
 )
-from privopt.planning.goldstein_errors import METHODS, StationarityTask
 
 MU = gaussian_mu(1.0, 1e-6)
 

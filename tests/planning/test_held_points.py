@@ -7,10 +7,9 @@ from tests.contracts.cases import BUDGET, CASES, as_units, toy_arrays
 
 from privopt import LogisticRegression
 from privopt.curator.dry_run import DryRun
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
-from privopt.queries.base import Query
-from privopt.queries.of_records import PassQuery, RecordsQuery
+from privopt.queries.base import PassQuery, Query, RecordsQuery
 
 HOLDS = {"user-federated-averaging", "phased-accelerated-erm", "phased-group-sgd"}
 ONE_RELATION = [

@@ -10,11 +10,11 @@ from benchmarks.improvement_calibration import summary, told
 
 from privopt import Budget, LinearRegression, LogisticRegression, minimize
 from privopt.data.units import Units
-from privopt.ledger.gaussian_dp import gaussian_mu
-from privopt.planning import improvement_words
-from privopt.planning.improvement_share import Evidence, improvement_share
-from privopt.planning.instance import Instance
+from privopt.ledger.curves import gaussian_mu
+from privopt.planning import improvement
+from privopt.planning.improvement import Evidence, improvement_share
 from privopt.planning.plan import IMPROVEMENT_ENDS, IMPROVEMENT_SHARE
+from privopt.planning.task import Instance
 from privopt.planning.whitening import SHARE, WhiteningRule
 from privopt.problems import losses
 from privopt.problems.problem import Problem
@@ -46,9 +46,9 @@ def test_a_strong_signal_is_found_and_a_faint_one_is_not() -> None:
     assert strong.low < strong.middle < strong.high <= 1.0
     assert not faint.is_found
     public, budget = Public(n=10_000, d=D), Budget(1.0, 1e-8)
-    assert improvement_words.reached(faint, public, budget) == improvement_words.NOTHING_FOUND
-    assert set(improvement_words.findings(faint, public, budget)) == {IMPROVEMENT_SHARE}
-    assert set(improvement_words.findings(strong, public, budget)) == {IMPROVEMENT_SHARE, *IMPROVEMENT_ENDS}
+    assert improvement.reached(faint, public, budget) == improvement.NOTHING_FOUND
+    assert set(improvement.findings(faint, public, budget)) == {IMPROVEMENT_SHARE}
+    assert set(improvement.findings(strong, public, budget)) == {IMPROVEMENT_SHARE, *IMPROVEMENT_ENDS}
 
 
 def test_a_model_at_the_optimum_has_nearly_all_and_one_far_from_it_less_than_nothing() -> None:
@@ -98,7 +98,7 @@ def test_of_targets_that_say_nothing_it_is_said_that_nothing_was_found(kind: str
         model = LinearRegression(target_bounds=(0, 1), **declared)
     targets = {"constant": np.ones(4_000), "unreadable": np.full(4_000, 7)}.get(kind, flips)
     found = model.fit(features, targets).privacy_.findings[IMPROVEMENT_SHARE]
-    assert found.meaning == improvement_words.NOTHING_FOUND
+    assert found.meaning == improvement.NOTHING_FOUND
     assert found.value == 0.0
 
 
@@ -119,20 +119,20 @@ def test_ranges_hold_on_two_hundred_problems_whose_share_is_known() -> None:
 
 def test_sentences_round_and_say_what_would_double_the_share() -> None:
     public, budget = Public(n=10_000, d=D), Budget(1.0, 1e-8)
-    said = improvement_words.expected(4.0, 2.0, public, budget)
-    assert said.startswith(f"between 10 % and 35 % {improvement_words.OF}; about 27,000 records at the same")
+    said = improvement.expected(4.0, 2.0, public, budget)
+    assert said.startswith(f"between 10 % and 35 % {improvement.OF}; about 27,000 records at the same")
     epsilon = float(said.split("or epsilon ")[1].split(" ")[0])
     times = gaussian_mu(epsilon, 1e-8) / gaussian_mu(1.0, 1e-8)
     assert times == pytest.approx(4.0 / 1.5, rel=0.05)
     assert said.endswith("would double it")
-    assert improvement_words.expected(1.0, 2.0, public, budget).endswith("would bring it to 90 %")
-    assert improvement_words.expected(0.01, 2.0, public, budget).endswith("would add little")
-    far = improvement_words.more(0.1, lambda _: 1e3, public, budget)
+    assert improvement.expected(1.0, 2.0, public, budget).endswith("would bring it to 90 %")
+    assert improvement.expected(0.01, 2.0, public, budget).endswith("would add little")
+    far = improvement.more(0.1, lambda _: 1e3, public, budget)
     assert far == "; more than 100 times as many records would double it"
-    assert improvement_words.more(0.1, lambda _: 90.0, public, Budget(3.0, 1e-8)).endswith(
+    assert improvement.more(0.1, lambda _: 90.0, public, Budget(3.0, 1e-8)).endswith(
         "epsilon would double it"
     )
-    assert [improvement_words.about(share) for share in (0.01, 0.38, 0.99)] == [
+    assert [improvement.about(share) for share in (0.01, 0.38, 0.99)] == [
         "less than 10 %",
         "about 40 %",
         "more than 90 %",
@@ -147,7 +147,7 @@ def test_predictions_are_ranges_that_shrink_with_data_and_budget() -> None:
     low, high = found.predicted_range
     assert low < found.predicted_excess < high
     assert f"between {low:.3g} and {high:.3g}" in str(found)
-    assert improvement_words.OF in " ".join(str(found).split())
+    assert improvement.OF in " ".join(str(found).split())
     for better in (instance(epsilon=3.0), instance(n=4 * N)):
         plan = solver.plan(better)
         assert plan.predicted_range is not None

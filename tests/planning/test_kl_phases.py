@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from privopt.ledger.gaussian_dp import gaussian_mu
+from privopt.ledger.curves import gaussian_mu
 from privopt.planning.kl_phases import PhasePlanner
 from privopt.problems.growth import KL
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from privopt.ledger.amounts import Budget
-from privopt.ledger.gaussian_dp import gaussian_mu
-from privopt.planning import descent_defaults
-from privopt.planning.instance import Instance
+from privopt.ledger.curves import gaussian_mu
+from privopt.planning import descent_theory
 from privopt.planning.kl_theory import (
     KLRates,
     growth_rate,
@@ -18,6 +17,7 @@ from privopt.planning.kl_theory import (
     sharp_lower_bound,
     smooth_rate,
 )
+from privopt.planning.task import Instance
 from privopt.problems import losses
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
@@ -45,7 +45,7 @@ def test_rho_of_a_budget(epsilon, delta, rho):
 
 def test_the_reference_values_of_horizon_and_rate():
     public = Public(n=20_000, d=10)
-    noise = descent_defaults.noise_of_one(Instance(Problem(losses.logistic), public, Budget(1.0, 1e-6)), 1.0)
+    noise = descent_theory.noise_of_one(Instance(Problem(losses.logistic), public, Budget(1.0, 1e-6)), 1.0)
     assert noise == pytest.approx(2.0 / (20_000 * math.sqrt(2.0 * RHO)), rel=1e-12)
     assert horizon(20.0, 10, noise) == pytest.approx(7485.24975036, rel=1e-9)
     assert horizon(20.0, 10, 0.0) == math.inf

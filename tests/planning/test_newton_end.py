@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from privopt.planning.coordinates import RowSpectrum
-from privopt.planning.newton_end import newton_end
+from privopt.planning.shrinkage import newton_end
 
 D = 5
 

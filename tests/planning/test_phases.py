@@ -9,8 +9,9 @@ from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.papers import phased_group_sgd
 from privopt.papers.phased_group_sgd import PhasedGroupSGD
-from privopt.planning import phased_accelerated_erm, phases
-from privopt.planning.instance import Instance
+from privopt.planning import phased_accelerated_erm
+from privopt.planning import users as phases
+from privopt.planning.task import Instance
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser, Ridge

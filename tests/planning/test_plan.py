@@ -13,7 +13,7 @@ import privopt
 from privopt import LogisticRegression, losses
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import GaussianEvent
-from privopt.planning import effort
+from privopt.planning import averaging
 from privopt.planning.plan import WIDTH, Bound, Finding, Plan, figure
 from privopt.public import Public
 from privopt.solve import Plans
@@ -172,10 +172,10 @@ def test_the_seconds_of_a_plan_count_loading_releases_and_matrices_beside_the_pa
     plan = model().plan(n_features=features, n=60_000)
     assert plan.solver == "whitened gradient-descent"
     parts = (
-        effort.loading_seconds(plan.public),
-        plan.passes * effort.pass_seconds(plan.public),
-        plan.releases * effort.RELEASE_SECONDS,
-        effort.second_moment_seconds(plan.public) + effort.mapping_seconds(plan.public),
+        averaging.loading_seconds(plan.public),
+        plan.passes * averaging.pass_seconds(plan.public),
+        plan.releases * averaging.RELEASE_SECONDS,
+        averaging.second_moment_seconds(plan.public) + averaging.mapping_seconds(plan.public),
     )
     assert min(parts) > 0
     assert plan.seconds == pytest.approx(math.fsum(parts))
@@ -184,7 +184,7 @@ def test_the_seconds_of_a_plan_count_loading_releases_and_matrices_beside_the_pa
 def test_matrices_outweigh_the_passes_on_wide_rows_and_not_on_narrow_ones() -> None:
     def share(features: int) -> float:
         plan = model().plan(n_features=features, n=60_000)
-        matrices = effort.second_moment_seconds(plan.public) + effort.mapping_seconds(plan.public)
+        matrices = averaging.second_moment_seconds(plan.public) + averaging.mapping_seconds(plan.public)
         return matrices / plan.seconds
 
     assert share(10) < 0.1 < 0.5 < share(511)
@@ -201,5 +201,5 @@ def test_a_method_that_releases_curvature_plans_for_it() -> None:
         privopt.plan(losses.logistic, n=60_000, d=500, epsilon=1.0, delta=1e-10, solver=name).default
         for name in ("newton", "gradient-descent")
     )
-    assert newton.seconds > 20 * effort.second_moment_seconds(newton.public)
+    assert newton.seconds > 20 * averaging.second_moment_seconds(newton.public)
     assert newton.seconds > 5 * descent.seconds

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from privopt.planning.population_gap import generalization_gap
+from privopt.planning.saddle import generalization_gap
 
 
 def test_the_reference_value_comes_out():

@@ -8,11 +8,10 @@ import pytest
 from scipy.optimize import minimize
 
 from privopt.ledger.amounts import Budget
-from privopt.planning import rescaling
+from privopt.planning import shrinkage
 from privopt.planning.coordinates import RowSpectrum
-from privopt.planning.instance import Instance
-from privopt.planning.prediction_curvature import two_column_curvature
-from privopt.planning.rescaling import Estimate, clip_for, default_share, two_columns
+from privopt.planning.shrinkage import Estimate, clip_for, default_share, two_column_curvature, two_columns
+from privopt.planning.task import Instance
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
@@ -83,7 +82,7 @@ def test_three_exact_gradients_go_most_of_the_way_to_scale_and_shift(truth, left
     rows, ones = logistic_data(truth)
     start = np.array([-1.0, 1.0])
     estimate = Estimate.before(start, 1.0, losses.logistic)
-    for _ in range(rescaling.STEPS):
+    for _ in range(shrinkage.STEPS):
         estimate = estimate.after(gradient(rows, ones, estimate.theta), 1e-4)
     assert np.linalg.norm(estimate.theta - truth) < max(left * np.linalg.norm(start - truth), 0.02)
 
@@ -91,7 +90,7 @@ def test_three_exact_gradients_go_most_of_the_way_to_scale_and_shift(truth, left
 def test_releases_that_drown_leave_the_start():
     rows, ones = logistic_data((-3.0, 0.1))
     estimate = Estimate.before(np.array([-1.0, 1.0]), 1.0, losses.logistic)
-    for _ in range(rescaling.STEPS):
+    for _ in range(shrinkage.STEPS):
         estimate = estimate.after(gradient(rows, ones, estimate.theta), 50.0)
     np.testing.assert_allclose(estimate.theta, [-1.0, 1.0], atol=0.01)
 
@@ -101,13 +100,13 @@ def test_what_is_not_finite_says_nothing_and_the_estimate_stays_within_its_limit
     assert estimate.after(np.array([np.nan, 0.0]), 0.1) is estimate
     for sign in (-1.0, 1.0):
         far = estimate.after(np.full(2, sign * 1e6), 1e-6).theta
-        assert np.all(np.abs(far) <= [rescaling.MOST_SHIFT, rescaling.MOST_SCALE + 0.1])
+        assert np.all(np.abs(far) <= [shrinkage.MOST_SHIFT, shrinkage.MOST_SCALE + 0.1])
 
 
 def test_the_clip_grows_without_bound_as_the_noise_falls():
     clips = [clip_for(instance(epsilon=epsilon, n=500), 0.1) for epsilon in (0.01, 0.1, 1.0, 3.0)]
     assert clips == sorted(clips)
-    assert clips[0] == rescaling.LEAST_CLIP
+    assert clips[0] == shrinkage.LEAST_CLIP
     assert clip_for(instance(n=10**9, epsilon=3.0), 0.1) > 100.0
 
 
@@ -122,7 +121,7 @@ def test_a_ridge_keeps_its_part_of_scale_and_shift(strength):
         np.zeros(2),
     ).x
     estimate = Estimate.before(best + np.array([0.1, 0.02]), 1.0, losses.logistic, ridge)
-    for _ in range(rescaling.STEPS):
+    for _ in range(shrinkage.STEPS):
         estimate = estimate.after(gradient(rows, ones, estimate.theta), 1e-4)
     np.testing.assert_allclose(estimate.theta, best, atol=2e-3)
 

@@ -7,9 +7,7 @@ import pytest
 
 from privopt.planning.averaging import mixing_ratios
 from privopt.planning.coordinates import RowSpectrum
-from privopt.planning.newton_end import newton_end
-from privopt.planning.prediction_curvature import clipped_curvature
-from privopt.planning.shrinkage import NoisePath, shrinkage
+from privopt.planning.shrinkage import NoisePath, clipped_curvature, newton_end, shrinkage
 from privopt.precision import double_precision
 from privopt.problems import losses
 

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from privopt import Budget, LogisticRegression, Table, losses, minimize
 from privopt.cli import app
-from privopt.commands import placing
+from privopt.commands import planning
 from privopt.data.units import Units
 from privopt.engine import choose
 from privopt.engine.placement import Placement
-from privopt.planning import effort
+from privopt.planning import averaging
 from privopt.public import Public
 from privopt.solve import plan
 from privopt.tables import TabularEncoder
@@ -86,18 +86,18 @@ def held_bytes(units: Units) -> int:
 def test_numbers_by_hand() -> None:
     public = Public(n=10**6, d=20_002, sparse=True, row_entries=52)
     assert (public.stored_entries, public.row_bytes) == (52, 52 * (4 + 4) + 8)
-    assert effort.data_bytes(public) == 10**6 * (424 + 17)
-    assert effort.pass_seconds(public) == pytest.approx(10**6 * (52 * 5e-9 + 1.2e-8))
-    assert effort.loading_seconds(public) == pytest.approx(10**6 * 52 * 4e-8)
+    assert averaging.data_bytes(public) == 10**6 * (424 + 17)
+    assert averaging.pass_seconds(public) == pytest.approx(10**6 * (52 * 5e-9 + 1.2e-8))
+    assert averaging.loading_seconds(public) == pytest.approx(10**6 * 52 * 4e-8)
     users = dataclasses.replace(public, unit="user", records_per_unit=100, typical_records=10.0)
-    assert effort.data_bytes(users) == 10**7 * (424 + 17)
+    assert averaging.data_bytes(users) == 10**7 * (424 + 17)
     wide = dataclasses.replace(public, storage="float64")
     assert wide.row_bytes == 52 * (8 + 4) + 8
     unknown = dataclasses.replace(public, row_entries=None)
     assert unknown.stored_entries == dataclasses.replace(public, row_entries=10**9).stored_entries == 20_002
     dense = dataclasses.replace(public, sparse=False)  # of dense rows the number of entries says nothing
-    assert effort.data_bytes(dense) == 10**6 * (4 * 20_002 + 17)
-    assert effort.pass_seconds(unknown) == effort.pass_seconds(dense)
+    assert averaging.data_bytes(dense) == 10**6 * (4 * 20_002 + 17)
+    assert averaging.pass_seconds(unknown) == averaging.pass_seconds(dense)
     assert not public.mapped(3, 1.0).sparse
     assert public.mapped(3, 1.0).row_entries is None
 
@@ -162,7 +162,7 @@ def test_a_fit_of_a_table_plans_what_it_stores(folder: Path, engine: Any, groups
 def test_what_is_stored_is_what_was_planned(folder: Path, groups: str | None) -> None:
     table = Table.open(folder / "t.parquet", folder / "capped.json")
     engine: Any = table.engine(groups=groups, max_records_per_user=OWNED, typical_records=float(OWNED))
-    stored, planned = held_bytes(engine.units), effort.data_bytes(engine.public)
+    stored, planned = held_bytes(engine.units), averaging.data_bytes(engine.public)
     assert planned / 1.5 < stored < 1.01 * planned
     few = ["--group", "u", "--max-records", OWNED, "--typical-records", OWNED] if groups else []
     said = place_of(folder, "capped", "--n", ROWS // OWNED if groups else ROWS, *few)
@@ -173,4 +173,4 @@ def test_a_dense_schema_is_planned_as_before(folder: Path) -> None:
     schema = {"columns": {name: {"kind": "num", "low": 0, "high": 1} for name in "abc"}}
     assert TabularEncoder(schema).most_entries is None
     assert TabularEncoder(schema, sparse_output=True).most_entries == 3
-    assert placing.data_bytes(Public(n=10, d=3)) == 10 * (12 + 17)
+    assert planning.data_bytes(Public(n=10, d=3)) == 10 * (12 + 17)

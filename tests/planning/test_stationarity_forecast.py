@@ -5,11 +5,9 @@ import pytest
 from privopt import Budget, Problem, losses, regularisers
 from privopt.papers.single_pass_o2nc import SinglePassO2NC
 from privopt.papers.variance_reduced_o2nc import VarianceReducedO2NC
-from privopt.planning.goldstein_bounds import plain_bound
-from privopt.planning.goldstein_errors import StationarityTask
-from privopt.planning.instance import Instance
+from privopt.planning.goldstein_bounds import StationarityTask, plain_bound, task_of
 from privopt.planning.o2nc import stddev
-from privopt.planning.stationarity_forecast import task_of
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems.black_box import BlackBox
 from privopt.public import Public

@@ -8,9 +8,9 @@ import pytest
 from tests.planning.test_users import instance
 
 from privopt import LinearRegression, LogisticRegression
-from privopt.ledger.gaussian_dp import gaussian_epsilon, gaussian_mu
-from privopt.planning import user_words, users
-from privopt.planning.user_caps import CAPS, compare_caps
+from privopt.ledger.curves import gaussian_epsilon, gaussian_mu
+from privopt.planning import plan, users
+from privopt.planning.users import CAPS, compare_caps
 from privopt.public import Public, of_users
 
 
@@ -66,13 +66,10 @@ def test_an_estimator_compares_caps_without_data() -> None:
 )
 def test_the_words_say_which_objective_is_minimised(weighting: str, words: str) -> None:
     public = Public(n=100, d=3, **of_users(1000, weighting, 2.5))
-    text = user_words.objective(public)
+    text = plan.objective(public)
     assert words in text
     assert ("M = 1,000" in text) == (weighting != "user")
-    assert (
-        user_words.promise(public)
-        == "everything a person contributed; at most 1,000 records of each are used"
-    )
-    assert "2.5 records" in user_words.meaning_of_typical(public)
+    assert plan.promise(public) == "everything a person contributed; at most 1,000 records of each are used"
+    assert "2.5 records" in plan.meaning_of_typical(public)
     one = Public(n=100, d=3, **of_users(1, weighting))
-    assert "at most 1 record of each" in user_words.promise(one)
+    assert "at most 1 record of each" in plan.promise(one)

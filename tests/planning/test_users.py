@@ -9,7 +9,7 @@ from privopt import losses
 from privopt.errors import BudgetTooSmall, PrivoptError
 from privopt.ledger.amounts import Budget
 from privopt.planning import users
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.problems.problem import Problem
 from privopt.public import Public, Relation, of_users
 

@@ -7,7 +7,7 @@ import pytest
 
 from privopt.planning.coordinates import AnchoredRidge
 from privopt.precision import double_precision
-from privopt.problems.mapped_ridge import MappedRidge
+from privopt.problems.regularisers import MappedRidge
 
 
 def penalty():

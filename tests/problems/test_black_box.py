@@ -12,8 +12,13 @@ import pytest
 
 from privopt.ledger.amounts import Budget
 from privopt.precision import double_precision
-from privopt.problems.black_box import BlackBox, CallsOfPoints, quiet_calls
-from privopt.problems.black_box_trial import seconds_per_value, try_on_made_up_records
+from privopt.problems.black_box import (
+    BlackBox,
+    CallsOfPoints,
+    quiet_calls,
+    seconds_per_value,
+    try_on_made_up_records,
+)
 from privopt.problems.constraints import L2Ball
 from privopt.problems.layout import PytreeLayout
 from privopt.problems.problem import Problem

@@ -12,7 +12,7 @@ from privopt.problems import losses
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, Ridge
-from privopt.zoo.growth_fit import fit_growth
+from privopt.zoo.problem import fit_growth
 
 KNOWN = {
     "quadratic": zoo.power(2.0, 4),

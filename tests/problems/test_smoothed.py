@@ -14,8 +14,8 @@ from privopt.engine.in_process import InProcessEngine
 from privopt.engine.reference import ReferenceEngine
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.problems.smoothed import ball_point, randomly_smoothed
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
+from privopt.solvers.randomized_smoothing import ball_point, randomly_smoothed
 
 D, MANY = 4, 5_000
 AT = np.array([0.3, -0.2, 0.5, 1.0])

@@ -9,9 +9,9 @@ import pytest
 from scipy import special
 
 from privopt.problems import losses
-from privopt.problems.ball_average import Smoothed, smoothed_slope, smoothed_value
-from privopt.problems.envelopes import Envelope
+from privopt.problems.ball import Smoothed, smoothed_slope, smoothed_value
 from privopt.problems.losses import GLMLoss
+from privopt.problems.smoothing import Envelope
 
 PIECEWISE = [
     losses.hinge,

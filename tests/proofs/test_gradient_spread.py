@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import minimize, minimize_scalar
 from scipy.special import expit
 
-from privopt.engine import formulas
+from privopt.engine import kernels
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.proofs.gradient_spread import DIAMETERS, PREDICTION_BOUNDS, diameter_bound, norm_bound
@@ -162,7 +162,7 @@ def test_no_slope_of_a_bounded_loss_exceeds_its_bound_whatever_the_target(loss):
         assert loss.lipschitz == float(norm_bound(loss, jnp.asarray(2.0)))
     if loss.kernel_code is not None:
         found = np.empty(len(predictions))
-        formulas.slopes(
+        kernels.slopes(
             loss.kernel_code, *loss.kernel_parameters, predictions, targets, len(predictions), found
         )
         assert np.max(np.abs(found)) <= loss.lipschitz

@@ -11,16 +11,16 @@ from privopt.curator.audit import Audit
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.amounts import Budget
+from privopt.ledger.events import Poisson
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import Poisson
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.public import Public
-from privopt.queries import several_points
-from privopt.queries.averaged_gradient import AveragedGradient
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries import slopes
+from privopt.queries.gradient_norms import AveragedGradient
+from privopt.queries.slopes import ClippedGradient
 
 POINTS = 3
 
@@ -76,7 +76,7 @@ def test_it_is_the_average_of_what_the_points_would_answer_one_by_one(loss, layo
         each = [ClippedGradient(loss=formula, at=one, clip=0.4) for one in at]
         query = AveragedGradient(loss=formula, points=at, clip=0.4)
         for group in (2**19, 1):  # all at once; point by point
-            monkeypatch.setattr(several_points, "_GROUP_ENTRIES", group)
+            monkeypatch.setattr(slopes, "_GROUP_ENTRIES", group)
             for draw in (None, drawn):
                 expected = np.mean([engine.clipped_sum(one, draw) for one in each], axis=0)
                 np.testing.assert_allclose(engine.clipped_sum(query, draw), expected, rtol=1e-7, atol=1e-12)

@@ -9,13 +9,13 @@ from tests.support.bent_game import BENT, ROWS
 
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
-from privopt.ledger.sampling import EveryUnit
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.events import EveryUnit
+from privopt.ledger.payer import Unlimited
 from privopt.papers.bias_reduced_mirror_descent import mass
 from privopt.precision import double_precision
 from privopt.problems.constraints import Simplex
 from privopt.problems.saddle import SaddleProblem
-from privopt.queries.bias_reduced_gradient import BiasReducedGradient
+from privopt.queries.payoffs import BiasReducedGradient
 
 HIGHEST = 3
 X_DRAWS, Y_DRAWS = np.eye(3)[[0, 2, 1, 2]], np.eye(4)[[3, 0, 1, 1]]

@@ -5,15 +5,14 @@ import pytest
 
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
-from privopt.ledger.sampling import EveryUnit
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.events import EveryUnit
+from privopt.ledger.payer import Unlimited
 from privopt.precision import double_precision
 from privopt.problems.constraints import L1Ball, Simplex
 from privopt.problems.gaps import nonprivate_gap
 from privopt.problems.saddle import BilinearGame, SaddleProblem
 from privopt.public import Relation
-from privopt.queries.candidate_payoffs import CandidateGaps, CandidatePayoffs
-from privopt.queries.payoff_means import PayoffMeans
+from privopt.queries.payoffs import CandidateGaps, CandidatePayoffs, PayoffMeans
 
 RELATIONS = ("replace-one", "add-or-remove-one")
 WIDE = 100.0

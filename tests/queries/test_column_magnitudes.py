@@ -12,7 +12,7 @@ from privopt.engine.in_process import InProcessEngine
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.public import Relation
-from privopt.queries.column_magnitudes import ColumnMagnitudes, bin_ends
+from privopt.queries.moments import ColumnMagnitudes, bin_ends
 
 D, LEVELS, CAP = 3, 6, 3
 QUERY = ColumnMagnitudes(levels=LEVELS, columns=D)

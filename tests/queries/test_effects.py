@@ -11,16 +11,16 @@ from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
+from privopt.ledger.events import Poisson
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import Poisson
 from privopt.mechanisms.additive import Gaussian
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.glm import LossFacts
 from privopt.problems.losses import RecordLoss
-from privopt.queries import effects
+from privopt.queries import safeguards
 from privopt.queries.base import RecordSum, query
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 from privopt.solve import minimize
 
 N, D, NOISE = 30, 3, Gaussian(50.0)
@@ -169,7 +169,7 @@ def test_slopes_and_clips_of_ones_own_are_traced_too():
 
 def test_a_loss_that_only_computes_is_taken_and_traced_once(monkeypatch):
     traced = []
-    monkeypatch.setattr(effects, "_require_no_effects", lambda program, what: traced.append(what))
+    monkeypatch.setattr(safeguards, "_require_no_effects", lambda program, what: traced.append(what))
     loss, where = RecordLoss(lambda *record: squared(*record), name="own"), curator()
     for at in (0.0, 1.0, 2.0):
         where.release(ClippedGradient(loss=loss, at=jnp.full(D, at), clip=1.0), NOISE)

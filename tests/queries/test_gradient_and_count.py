@@ -16,9 +16,9 @@ from privopt.engine.reference import ReferenceEngine
 from privopt.engine.rounding import rounding_bound
 from privopt.problems import losses
 from privopt.public import Relation
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.gradient_and_count import GradientAndCount, share_inside
-from privopt.queries.total_weight import TotalWeight
+from privopt.queries.gradient_norms import GradientAndCount, share_inside
+from privopt.queries.moments import TotalWeight
+from privopt.queries.slopes import ClippedGradient
 
 MAP = np.random.default_rng(3).normal(size=(6, 4))
 

@@ -12,17 +12,17 @@ from privopt.curator.audit import Audit
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.amounts import Budget
+from privopt.ledger.events import Poisson
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import Poisson
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.public import Public
-from privopt.queries import several_points
-from privopt.queries.gradient import ClippedGradient, GradientNorm
+from privopt.queries import slopes
 from privopt.queries.gradient_norms import GradientNorms
+from privopt.queries.slopes import ClippedGradient, GradientNorm
 
 POINTS = 4
 
@@ -81,7 +81,7 @@ def test_they_are_minus_the_norm_at_each_point(loss, layout, monkeypatch):
     with double_precision():
         engine = InProcessEngine(units)
         for group in (2**19, 1):  # all at once; point by point
-            monkeypatch.setattr(several_points, "_GROUP_ENTRIES", group)
+            monkeypatch.setattr(slopes, "_GROUP_ENTRIES", group)
             query = GradientNorms(loss=formula, points=at, clip=0.4, offsets=0.1 * at)
             found = query.finish(jnp.asarray(engine.clipped_sum(query)) / 9)
             np.testing.assert_allclose(engine.clipped_sum(query), engine.general_sum(query), rtol=1e-8)

@@ -14,15 +14,20 @@ from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
-from privopt.mechanisms.vertex_sampler import VertexSampler
+from privopt.mechanisms.vertex_stream import VertexSampler
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.grouped_loss import GroupedLoss
 from privopt.public import Public
-from privopt.queries.group_losses import GroupLosses, GroupLossScores, GroupShares
-from privopt.queries.grouped_gradient import GroupedGradient, GroupedVertexScores
+from privopt.queries.groups import (
+    GroupedGradient,
+    GroupedVertexScores,
+    GroupLosses,
+    GroupLossScores,
+    GroupShares,
+)
 
 LOSS = GroupedLoss(losses.logistic, 3, (0.6, 0.3, 0.1))
 TARGETS = st.sampled_from([1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 0.0, 4.0, 2.5, np.nan, np.inf, -1e300])

@@ -9,8 +9,18 @@ from tests.support.held_samples import neighbouring, reference_points
 from privopt.curator.handles import Held
 from privopt.precision import double_precision
 from privopt.public import Public
-from privopt.queries.held_friends import MARGIN, FriendlyMean, FriendlyWeight, friendly_weights, neighbours
-from privopt.queries.held_outliers import AcceptedMean, ConcentrationScore, acceptance, accepted_shift, even
+from privopt.queries.users import (
+    MARGIN,
+    AcceptedMean,
+    ConcentrationScore,
+    FriendlyMean,
+    FriendlyWeight,
+    acceptance,
+    accepted_shift,
+    even,
+    friendly_weights,
+    neighbours,
+)
 
 PUBLIC = Public(n=40, d=3)
 ONE = 1.0 + 2 * MARGIN  # points at distance 1 are within it

@@ -12,7 +12,7 @@ from privopt.curator.handles import Held
 from privopt.precision import double_precision
 from privopt.proofs import huber_centre as proof
 from privopt.public import Public
-from privopt.queries.held_huber import HuberCentre, HuberScore, huber_centre
+from privopt.queries.users import HuberCentre, HuberScore, huber_centre
 
 PUBLIC = Public(n=40, d=3)
 

@@ -7,8 +7,8 @@ import pytest
 from privopt.curator.handles import Held
 from privopt.precision import double_precision
 from privopt.public import Public
-from privopt.queries.held_count import HeldCount
-from privopt.queries.held_mean import HeldMean
+from privopt.queries.scores import HeldCount
+from privopt.queries.users import HeldMean
 
 PUBLIC = Public(n=6, d=3)
 

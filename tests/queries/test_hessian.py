@@ -15,14 +15,14 @@ from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.rounding import rounding_bound
 from privopt.ledger.amounts import Budget
+from privopt.ledger.events import Poisson
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import Poisson
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.public import Public
-from privopt.queries.hessian import NewtonDirection
+from privopt.queries.moments import NewtonDirection
 
 MODELS = [(losses.logistic, "bound"), (losses.logistic, "hessian"), (losses.squared, "hessian")]
 

@@ -19,7 +19,7 @@ from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
 from privopt.problems.regularisers import L1, Ridge
-from privopt.queries.local_pass import LocalPass, visiting_order
+from privopt.queries.lots import LocalPass, visiting_order
 
 CAP, USERS = 6, 9
 AT = np.array([0.1, 0.2, -0.3])

@@ -6,17 +6,25 @@ import pytest
 from privopt.curator.audit import distance
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
-from privopt.ledger.sampling import EveryUnit
-from privopt.ledger.unlimited import Unlimited
-from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.ledger.events import EveryUnit
+from privopt.ledger.payer import Unlimited
+from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems.workload import Workload
-from privopt.queries.held_marginal import HeldAnswer, HeldMarginal
-from privopt.queries.marginal_errors import CellErrors, MarginalDistances, MeanDistance, SignedErrors
-from privopt.queries.marginals import MarginalMeans
-from privopt.queries.query_means import QueryMeans, centred_answers
-from privopt.queries.table_answer import TableAnswer, TableAnswerError
+from privopt.queries.marginals import (
+    CellErrors,
+    HeldAnswer,
+    HeldMarginal,
+    MarginalDistances,
+    MarginalMeans,
+    MeanDistance,
+    QueryMeans,
+    SignedErrors,
+    TableAnswer,
+    TableAnswerError,
+    centred_answers,
+)
 
 LEVELS, N = (3, 2), 8
 PAIRS = MarginalMeans(workload=Workload(LEVELS, sets=((0, 1), (1,))))

@@ -11,15 +11,14 @@ from privopt.curator.audit import Audit
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.amounts import Budget
+from privopt.ledger.events import Poisson
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import Poisson
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems.workload import Workload
 from privopt.public import Public, Relation
-from privopt.queries.marginals import MarginalMeans
-from privopt.queries.query_means import QueryMeans, centred_answers, longest_answer
+from privopt.queries.marginals import MarginalMeans, QueryMeans, centred_answers, longest_answer
 
 LEVELS, N, CAP = (3, 2, 3), 4, 3
 VALUES = np.abs(np.cos(np.arange(4 * 18) ** 2)).reshape(4, 18)

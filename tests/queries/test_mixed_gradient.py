@@ -13,15 +13,14 @@ from privopt.curator.audit import Audit
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.amounts import Budget
+from privopt.ledger.events import FixedSize, Poisson
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import FixedSize, Poisson
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.public import Public, Relation
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.mixed_gradient import MixedGradient
+from privopt.queries.slopes import ClippedGradient, MixedGradient
 
 CLIPS = [(0.3, 0.1), (1e-6, 50.0), (50.0, 0.0), (0.0, 0.2)]
 

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from privopt.curator.audit import Audit
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
-from privopt.ledger.sampling import FixedSize
-from privopt.ledger.unlimited import Unlimited
-from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.ledger.events import FixedSize
+from privopt.ledger.payer import Unlimited
+from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.public import Relation
-from privopt.queries.norm_counts import NormCounts
+from privopt.queries.gradient_norms import NormCounts
 
 LENGTHS = np.array([4.0, 2.0, 1.0, 0.5, 0.25])
 ROWS = np.random.default_rng(0).normal(size=(40, 3))

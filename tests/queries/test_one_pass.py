@@ -24,8 +24,8 @@ from privopt.problems.regularisers import L1, ElasticNet, GroupLasso, Ridge
 from privopt.proofs.contraction import largest_step
 from privopt.proofs.one_pass import GrowingBatches, PassSteps
 from privopt.public import Public, Relation
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.one_pass import NoisyPass, PassAverage
+from privopt.queries.minimisers import NoisyPass, PassAverage
+from privopt.queries.slopes import ClippedGradient
 
 WIDE = Budget(1e9, 1e-6)
 N, D = 24, 3

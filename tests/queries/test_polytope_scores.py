@@ -11,18 +11,16 @@ from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.amounts import Budget
+from privopt.ledger.events import EveryUnit
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import EveryUnit
-from privopt.ledger.unlimited import Unlimited
-from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.ledger.payer import Unlimited
+from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.public import Relation
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.part_scores import PartScores
-from privopt.queries.polytope_scores import PolytopeScores
-from privopt.queries.vertex_scores import VertexScores
+from privopt.queries.scores import PartScores, PolytopeScores, VertexScores
+from privopt.queries.slopes import ClippedGradient
 
 ONES = np.ones(4)
 

@@ -25,16 +25,15 @@ from privopt.curator.audit import Audit
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.amounts import Budget
+from privopt.ledger.events import EveryUnit, FixedSize, Poisson
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.public import Public
 from privopt.queries.base import clip_to_ball, query
-from privopt.queries.gradient import ClippedGradient, GradientNorm
-from privopt.queries.gradient_difference import ClippedGradientDifference
+from privopt.queries.slopes import ClippedGradient, ClippedGradientDifference, GradientNorm
 
 QUERIES = {
     "gradient": lambda loss, at, anchor, clip: ClippedGradient(loss=loss, at=at, clip=clip),

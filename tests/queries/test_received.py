@@ -10,14 +10,14 @@ from privopt.curator.audit import distance
 from privopt.data.units import Units
 from privopt.engine.general_path import contribution_shape
 from privopt.engine.reference import ReferenceEngine
-from privopt.ledger.sampling import EveryUnit, Poisson
+from privopt.ledger.events import EveryUnit, Poisson
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.public import Public, Relation
 from privopt.queries.base import MeanQuery
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.moments import SecondMoment
 from privopt.queries.received import RECEIVABLE, received, received_sensitivity, require_receivable
-from privopt.queries.second_moment import SecondMoment
+from privopt.queries.slopes import ClippedGradient
 
 RECEIVED = {name: query for name, query in EVERY_QUERY.items() if type(query) in RECEIVABLE.values()}
 UNITS = 6

@@ -5,9 +5,7 @@ from tests.support.kl_reference import LOGISTIC, N, twelve_records
 
 from privopt.engine.in_process import InProcessEngine
 from privopt.precision import double_precision
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.gradient_difference import ClippedGradientDifference
-from privopt.queries.mixed_gradient import MixedGradient
+from privopt.queries.slopes import ClippedGradient, ClippedGradientDifference, MixedGradient
 
 POINT, ORIGIN = np.array([1.0, -1.0, 0.5]), np.zeros(3)
 GRADIENT = [3.3576392912e-02, -6.2350738675e-02, 1.8317732400e-02]

@@ -12,34 +12,31 @@ from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.amounts import Budget
-from privopt.ledger.events import Repeated
+from privopt.ledger.events import EveryUnit, Poisson, Repeated
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import EveryUnit, Poisson
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.workload import Workload
 from privopt.public import Public
-from privopt.queries.averaged_gradient import AveragedGradient
 from privopt.queries.base import MeanQuery, RecordSum, UnitSum, clip_to_ball, query, static
-from privopt.queries.column_magnitudes import ColumnMagnitudes
-from privopt.queries.gradient import ClippedGradient, GradientNorm
-from privopt.queries.gradient_difference import ClippedGradientDifference
-from privopt.queries.gradient_norms import GradientNorms
-from privopt.queries.group_losses import GroupShares
-from privopt.queries.hessian import NewtonDirection
-from privopt.queries.holdout_scores import HoldoutScores
+from privopt.queries.gradient_norms import AveragedGradient, GradientNorms, NormCounts, ValueNormCounts
+from privopt.queries.groups import GroupShares
 from privopt.queries.marginals import MarginalMeans
-from privopt.queries.mixed_gradient import MixedGradient
-from privopt.queries.norm_counts import NormCounts, ValueNormCounts
+from privopt.queries.moments import (
+    ColumnMagnitudes,
+    NewtonDirection,
+    SecondMoment,
+    TargetMagnitudes,
+    TopCurvature,
+    TotalWeight,
+    UsableUnits,
+)
 from privopt.queries.safeguards import stated_sensitivity
-from privopt.queries.second_moment import SecondMoment
-from privopt.queries.target_magnitudes import TargetMagnitudes
-from privopt.queries.top_curvature import TopCurvature
-from privopt.queries.total_weight import TotalWeight, UsableUnits
-from privopt.queries.vertex_scores import VertexScores
+from privopt.queries.scores import HoldoutScores, VertexScores
+from privopt.queries.slopes import ClippedGradient, ClippedGradientDifference, GradientNorm, MixedGradient
 
 N, D, NOISE = 30, 3, Gaussian(50.0)
 PUBLIC = Public(n=N, d=D)

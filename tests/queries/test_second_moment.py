@@ -17,18 +17,17 @@ from privopt.curator.audit import Audit
 from privopt.curator.local import LocalCurator
 from privopt.data.rows import take_rows
 from privopt.data.units import Units
-from privopt.engine import second_moments
+from privopt.engine import user_gradients
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.rounding import rounding_bound
 from privopt.ledger.amounts import Budget
+from privopt.ledger.events import Poisson
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import Poisson
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.public import Public, Relation
-from privopt.queries.column_magnitudes import ColumnMagnitudes
-from privopt.queries.second_moment import SecondMoment, pack, packed_length, unpack
+from privopt.queries.moments import ColumnMagnitudes, SecondMoment, pack, packed_length, unpack
 
 LAYOUTS = ["dense", "sparse", "users", "sparse users"]
 
@@ -129,8 +128,8 @@ def units_of(layout: str, rows: int, d: int) -> Units:
     ),
 )
 def test_the_products_equal_the_general_path(layout, d, row_bound, monkeypatch):
-    monkeypatch.setattr("privopt.data.derived.DENSE_VIEW_BYTES", 0)  # mapped sparse rows are not stored
-    monkeypatch.setattr(second_moments, "_PRODUCT_ROWS", 16)
+    monkeypatch.setattr("privopt.data.storage.DENSE_VIEW_BYTES", 0)  # mapped sparse rows are not stored
+    monkeypatch.setattr(user_gradients, "_PRODUCT_ROWS", 16)
     engine = InProcessEngine(units_of(layout, 100, d))
     query = SecondMoment(row_bound=row_bound)
     some = np.flatnonzero(np.random.default_rng(3).random(engine.units.private_count) < 0.3)

@@ -12,20 +12,21 @@ from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.ball import first_coordinate_cdf, moved_share
-from privopt.queries.gradient_difference import ClippedGradientDifference
-from privopt.queries.smoothed_difference import (
+from privopt.queries.slopes import ClippedGradientDifference
+from privopt.queries.smoothed import (
+    JitteredGradient,
     LuneDifference,
     SmoothedDifference,
+    SmoothedGradient,
     TranslatedDifference,
     moved_ball_share,
 )
-from privopt.queries.smoothed_gradient import JitteredGradient, SmoothedGradient
 
 
 @pytest.fixture(autouse=True)

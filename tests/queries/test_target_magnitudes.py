@@ -13,7 +13,7 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems.magnitudes import interval_ends
 from privopt.public import Relation
-from privopt.queries.target_magnitudes import TargetMagnitudes
+from privopt.queries.moments import TargetMagnitudes
 
 CAP = 3
 QUERY = TargetMagnitudes(largest=12.0)

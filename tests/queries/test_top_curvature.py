@@ -10,13 +10,13 @@ from tests.support.query_neighbours import as_units, pairs
 from privopt.curator.audit import Audit
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
+from privopt.ledger.events import Poisson
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import Poisson
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.public import Public
-from privopt.queries.top_curvature import TopCurvature
+from privopt.queries.moments import TopCurvature
 
 
 def audited(left, right, relation, query, multiplier=5.0, understate=0.0):

@@ -13,8 +13,8 @@ from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.reference import ReferenceEngine
-from privopt.ledger.sampling import FixedSize, Poisson
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.events import FixedSize, Poisson
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
@@ -24,9 +24,7 @@ from privopt.problems.black_box import BlackBox
 from privopt.problems.losses import RecordLoss
 from privopt.problems.problem import Problem
 from privopt.public import Relation
-from privopt.queries.placed_values import PlacedValueGradient
-from privopt.queries.value_difference import ValueDifference
-from privopt.queries.value_gradient import ValueGradient, differences
+from privopt.queries.values import PlacedValueGradient, ValueDifference, ValueGradient, differences
 
 RELATIONS = [Relation.REPLACE_ONE, Relation.ADD_OR_REMOVE_ONE]
 

@@ -23,11 +23,11 @@ from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.queries.vertex_scores import VertexScores, clip_to_cube
+from privopt.queries.scores import VertexScores, clip_to_cube
 
 
 @pytest.mark.parametrize(("loss", "layout"), CASES_IN_TURN, ids=[" ".join(case) for case in CASES])

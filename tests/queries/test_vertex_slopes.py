@@ -14,14 +14,12 @@ from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
-from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.problems.vertex_lengths import reach
-from privopt.problems.vertices import CrossPolytopeVertices, ListedVertices, SimplexVertices
-from privopt.queries.vertex_scores import VertexScores
-from privopt.queries.vertex_slopes import VertexSlopeChanges, VertexSlopes, largest_entry
+from privopt.problems.vertices import CrossPolytopeVertices, ListedVertices, SimplexVertices, reach
+from privopt.queries.scores import VertexScores, VertexSlopeChanges, VertexSlopes, largest_entry
 
 FAR_AWAY = ListedVertices(np.array([[1e6, 0.0, 1.0], [1e6, 2.0, -1.0], [1e6 + 1.0, 0.0, 0.0]]))
 BOTH = [(VertexSlopes, *case) for case in CASES]

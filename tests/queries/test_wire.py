@@ -13,10 +13,9 @@ from privopt.engine.reference import ReferenceEngine
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.regularisers import Ridge
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.local_pass import LocalPass
-from privopt.queries.received import RECEIVABLE
-from privopt.queries.wire import decoded, encoded
+from privopt.queries.lots import LocalPass
+from privopt.queries.received import RECEIVABLE, decoded, encoded
+from privopt.queries.slopes import ClippedGradient
 
 SENT = {name: query for name, query in EVERY_QUERY.items() if type(query) in RECEIVABLE.values()}
 

@@ -14,11 +14,11 @@ from jaxtyping import Array
 
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, Repeated, Sequence
-from privopt.mechanisms.above_threshold import AboveThreshold
 from privopt.mechanisms.additive import Gaussian
+from privopt.mechanisms.tests import AboveThreshold
 from privopt.problems.glm import GLMLoss
 from privopt.public import Public
-from privopt.queries.gradient import ClippedGradient, GradientNorm
+from privopt.queries.slopes import ClippedGradient, GradientNorm
 from privopt.result import Result, Status
 
 

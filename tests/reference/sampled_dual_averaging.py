@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, NoEvent, NonPrivateEvent, Parallel, Sequence
-from privopt.mechanisms.vertex_sampler import VertexSampler
+from privopt.mechanisms.vertex_stream import VertexSampler
 from privopt.public import Public
 from privopt.queries.base import RecordSum, query, static
 from privopt.result import Result, Status

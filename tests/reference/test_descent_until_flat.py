@@ -20,11 +20,11 @@ from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import GaussianEvent, PureEvent, Repeated, Sequence
 from privopt.ledger.ledger import Ledger
-from privopt.mechanisms.above_threshold import AboveThreshold
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
+from privopt.mechanisms.tests import AboveThreshold
 from privopt.problems import losses
-from privopt.queries.gradient import GradientNorm
+from privopt.queries.slopes import GradientNorm
 
 N, D = 400, 3
 TEST = AboveThreshold(0.1, *AboveThreshold.best_split(2.0), reversed=True)

@@ -24,8 +24,8 @@ from privopt import (
     regularisers,
 )
 from privopt.replays.check import _same_estimator, replayed
+from privopt.replays.recipes import written
 from privopt.replays.rerun import MOST_STEPS, Unreplayable, rebuilt
-from privopt.replays.values import written
 from privopt.report.kept import INDEX, KeptReleases, Recipe, digest_of_index, packed_arrays
 from privopt.report.report import PrivacyReport
 from privopt.solvers.registry import SOLVERS

@@ -8,7 +8,7 @@ import pytest
 from privopt import Problem, losses, regularisers
 from privopt.problems.constraints import Box, L1Ball, Product, Simplex
 from privopt.problems.glm import RecordLoss
-from privopt.replays.values import Unwritten, read, written
+from privopt.replays.recipes import Unwritten, read, written
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.registry import NAMES, named
 

@@ -8,8 +8,8 @@ from tests.support.account_files import pay
 from tests.support.report_samples import gaussian_report, gaussian_result
 
 from privopt.ledger.account import Account
-from privopt.ledger.statement import Statement
-from privopt.report.account_use import AccountUse, burn_down
+from privopt.ledger.default_account import Statement
+from privopt.report.model import AccountUse, burn_down
 from privopt.report.report import PrivacyReport
 
 

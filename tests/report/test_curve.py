@@ -4,10 +4,17 @@ import pytest
 from scipy.stats import norm
 
 from privopt.ledger import accounting
-from privopt.ledger.events import GaussianEvent, NoEvent, NonPrivateEvent, PureEvent, Repeated, SampledEvent
-from privopt.ledger.sampling import Poisson
+from privopt.ledger.events import (
+    GaussianEvent,
+    NoEvent,
+    NonPrivateEvent,
+    Poisson,
+    PureEvent,
+    Repeated,
+    SampledEvent,
+)
 from privopt.public import Relation
-from privopt.report.curve import privacy_curve, sure
+from privopt.report.facts import privacy_curve, sure
 
 REPLACE = Relation.REPLACE_ONE
 

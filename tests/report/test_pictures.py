@@ -6,7 +6,7 @@ import json
 import pytest
 from tests.support import report_samples as samples
 
-from privopt.planning.picture import MOST_POINTS, Picture, Series, bars, line
+from privopt.planning.plan import MOST_POINTS, Picture, Series, bars, line
 from privopt.report.report import PrivacyReport
 
 LINES = Picture(

@@ -11,7 +11,7 @@ from tests.support.report_schema import published, require_valid
 from privopt.curator.local import LocalCurator
 from privopt.ledger import events
 from privopt.ledger.events import Event
-from privopt.report.formats import FORMAT_VERSION, READ_VERSIONS
+from privopt.report.facts import FORMAT_VERSION, READ_VERSIONS
 from privopt.report.page import combined_json
 from privopt.report.report import PrivacyReport
 from privopt.untrusted import parse_json

@@ -8,7 +8,7 @@ from tests.support import report_samples as samples
 
 from privopt.planning.goldstein_certificate import Certified, free_findings, released_findings
 from privopt.planning.plan import Finding, Plan
-from privopt.report import explain, stationarity, words
+from privopt.report import explain, words
 from privopt.report.page import technical
 from privopt.report.report import PrivacyReport, rows
 
@@ -27,7 +27,7 @@ def certified():
 
 def test_the_certificate_is_explained_with_its_numbers_and_its_limits(certified):
     bound = words.pretty(certified.findings["certificate"].value, 3)
-    said = stationarity.in_words(certified)
+    said = explain.in_words(certified)
     assert f"faster than {bound} for each unit of length everywhere within 0.5 of the result" in said
     assert "does not say that the loss is low" in said
     assert said in certified.to_dict()["summary"]
@@ -54,27 +54,27 @@ def test_an_estimate_is_not_said_to_show_anything():
     about = dataclasses.replace(ABOUT, oracle="values")
     result = samples.gaussian_result(1.0)
     report = PrivacyReport.of(result._replace(findings=free_findings(about, np.ones((2, 2)), 0.1)))
-    assert "suggests, without proof," in stationarity.in_words(report)
-    assert "sampling error that is not covered" in stationarity.for_experts(report)
+    assert "suggests, without proof," in explain.in_words(report)
+    assert "sampling error that is not covered" in explain.for_experts(report)
 
 
 def test_with_a_penalty_it_speaks_of_the_objective():
     about = dataclasses.replace(ABOUT, penalised=True)
     result = samples.gaussian_result(1.0)
     report = PrivacyReport.of(result._replace(findings=free_findings(about, np.ones((2, 2)), 0.1)))
-    assert "improves the objective faster than" in stationarity.in_words(report)
+    assert "improves the objective faster than" in explain.in_words(report)
 
 
 def test_of_a_black_box_lengths_are_in_its_scales():
     about = dataclasses.replace(ABOUT, scaled=True, oracle="values")
     result = samples.gaussian_result(1.0)
     report = PrivacyReport.of(result._replace(findings=free_findings(about, np.ones((2, 2)), 0.1)))
-    assert "of the result (lengths in units of the parameters' `scale`)" in stationarity.in_words(report)
+    assert "of the result (lengths in units of the parameters' `scale`)" in explain.in_words(report)
 
 
 def test_a_run_without_a_certificate_says_nothing_of_it():
     report = samples.gaussian_report()
-    assert stationarity.in_words(report) == ""
+    assert explain.in_words(report) == ""
     assert len(report.to_dict()["summary"]) == 3
     assert "no single direction" not in report.to_html()
     assert "Certificate" not in [point.title for point in technical(report)]

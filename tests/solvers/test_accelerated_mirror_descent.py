@@ -21,7 +21,7 @@ from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning import mirror_geometry
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import Box, L1Ball, L2Ball, LpBall, Product, Simplex, Unconstrained

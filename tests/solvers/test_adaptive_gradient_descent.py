@@ -17,11 +17,11 @@ from privopt.curator.dry_run import DryRun
 from privopt.curator.local import LocalCurator
 from privopt.curator.replay import Replay
 from privopt.ledger import accounting
-from privopt.ledger.gaussian_dp import gaussian_mu
+from privopt.ledger.curves import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.instance import Instance
-from privopt.planning.public_clip import clip_from
+from privopt.planning.task import Instance
+from privopt.planning.users import clip_from
 from privopt.precision import double_precision
 from privopt.problems.constraints import L2Ball
 from privopt.problems.growth import KL

@@ -9,7 +9,7 @@ import pytest
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import BoundedRangeEvent, GaussianEvent
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.public import Public

@@ -15,7 +15,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.gradient_certificate import EstimateError
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import L2Ball

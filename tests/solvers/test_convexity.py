@@ -10,7 +10,7 @@ from privopt import minimize
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.papers.strongly_convex_stages import StronglyConvexStages
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.problems import losses
 from privopt.problems.constraints import L1Ball
 from privopt.problems.grouped_loss import GroupedLoss

@@ -11,15 +11,15 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.events import GaussianEvent
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.correlated_noise import prefix_map
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.instance import Instance
+from privopt.mechanisms.strategies import prefix_map
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, Ridge
 from privopt.public import Public, Relation
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 from privopt.solvers.correlated_noise_descent import CorrelatedNoiseDescent
 from privopt.solvers.registry import SOLVERS
 

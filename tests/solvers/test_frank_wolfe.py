@@ -18,10 +18,10 @@ from privopt.curator.dry_run import DryRun
 from privopt.data.units import Units
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
+from privopt.ledger.curves import zcdp_rho_budget
 from privopt.ledger.events import BoundedRangeEvent, Repeated
-from privopt.ledger.zcdp import zcdp_rho_budget
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.problems import losses
 from privopt.problems.constraints import L1Ball, L2Ball
 from privopt.problems.problem import Problem

@@ -13,7 +13,7 @@ from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import BoundedRangeEvent, GaussianEvent, leaf_counts
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import Box, L1Ball, L2Ball, Polytope, Product, Simplex

@@ -18,20 +18,20 @@ from privopt.curator.replay import Replay
 from privopt.data.units import Units
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
+from privopt.ledger.curves import gaussian_mu
 from privopt.ledger.events import Repeated, Sequence, leaf_counts
-from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.averaging import mixing_ratios
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.descent_theory import SmoothObjective, budget_shares
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, ElasticNet, NoRegulariser, Ridge
 from privopt.public import Public, Relation
-from privopt.queries.second_moment import unpack
+from privopt.queries.moments import unpack
 from privopt.result import Status
 from privopt.solve import minimize, plan
 from privopt.solvers import gradient_descent as planning

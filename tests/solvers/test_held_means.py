@@ -21,21 +21,24 @@ from privopt.data.units import Units
 from privopt.errors import BudgetTooSmall
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
-from privopt.ledger.event_json import event_from_dict
-from privopt.ledger.events import DeltaEvent, GaussianEvent, PureEvent, Sequence, leaf_counts
-from privopt.ledger.gaussian_dp import gaussian_mu
+from privopt.ledger.curves import gaussian_mu
+from privopt.ledger.events import DeltaEvent, GaussianEvent, PureEvent, Sequence, event_from_dict, leaf_counts
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.gaussian_test import GaussianTest
 from privopt.mechanisms.noise import NoiseSource
-from privopt.mechanisms.sparse_test import SparseTest
+from privopt.mechanisms.tests import GaussianTest, SparseTest
 from privopt.planning.stable_mean import plan_radius_search, plan_stable_mean
 from privopt.precision import double_precision
-from privopt.queries.user_average import UserAverage
+from privopt.queries.moments import UserAverage
 from privopt.result import Result
-from privopt.solvers.friendly_means import PaperOutlierMean, SoftFriendlyMean
-from privopt.solvers.held_means import ClippedMean, StableMean, StableMeanAuto
-from privopt.solvers.norm_quantile import NormQuantile
+from privopt.solvers.held_means import (
+    ClippedMean,
+    NormQuantile,
+    PaperOutlierMean,
+    SoftFriendlyMean,
+    StableMean,
+    StableMeanAuto,
+)
 from privopt.status import Status
 
 N, D = 60, 3

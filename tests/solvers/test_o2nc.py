@@ -11,10 +11,10 @@ from tests.support.nonsmooth_reference import ReluAbsolute, formula, reference_r
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
-from privopt.ledger.gaussian_dp import gaussian_mu
+from privopt.ledger.curves import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.planning import o2nc as planning
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.black_box import BlackBox

@@ -17,13 +17,13 @@ from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
+from privopt.ledger.curves import gaussian_delta
 from privopt.ledger.events import Repeated, ShiftedGaussianEvent
-from privopt.ledger.gaussian_dp import gaussian_delta
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.coordinates import Coordinates
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import Box, L2Ball, LpBall
@@ -31,8 +31,8 @@ from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, ElasticNet, GroupLasso, NoRegulariser, Ridge
 from privopt.proofs.huberised_sum import HuberisedSum
 from privopt.public import Public, Relation
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.perturbed_minimiser import PerturbedMinimiser
+from privopt.queries.minimisers import PerturbedMinimiser
+from privopt.queries.slopes import ClippedGradient
 from privopt.result import Result
 from privopt.solvers.objective_perturbation import ObjectivePerturbation
 

@@ -2,13 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from privopt.planning.online_to_nonconvex import (
-    block_reach,
-    longest_move,
-    places_of,
-    step_length,
-    whole_blocks,
-)
+from privopt.planning.o2nc import block_reach, longest_move, places_of, step_length, whole_blocks
 from privopt.precision import double_precision
 from privopt.solvers.online_to_nonconvex import (
     flattest_block,

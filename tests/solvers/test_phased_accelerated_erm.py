@@ -21,7 +21,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.events import DeltaEvent, TestedSampleEvent, leaf_counts
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
 from privopt.problems.problem import Problem

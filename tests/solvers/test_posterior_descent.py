@@ -9,17 +9,17 @@ from tests.support import posterior_reference
 
 from privopt.curator.replay import Replay
 from privopt.data.units import Units
-from privopt.estimators.classifiers import LogisticRegression
+from privopt.estimators.linear import LogisticRegression
 from privopt.ledger.amounts import Budget
+from privopt.ledger.curves import gaussian_mu
 from privopt.ledger.events import leaf_counts
-from privopt.ledger.gaussian_dp import gaussian_mu
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
 from privopt.public import Public
-from privopt.queries.second_moment import pack, unpack
+from privopt.queries.moments import pack, unpack
 from privopt.solve import minimize, plan
 from privopt.solvers.posterior_descent import LEAST_GAIN, PosteriorDescent, evidence, ridge_of
 from privopt.solvers.whitening import Whitening

@@ -10,9 +10,9 @@ from tests.support.kl_reference import LOGISTIC, RHO, reference_run, twelve_reco
 
 from privopt import zoo
 from privopt.ledger.amounts import Budget
-from privopt.ledger.gaussian_dp import gaussian_mu
+from privopt.ledger.curves import gaussian_mu
 from privopt.planning.descent_theory import predicted_path, trace_ratio
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.problems import losses
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem

@@ -11,7 +11,7 @@ from privopt.errors import BudgetExceeded
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
-from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.public import Public

@@ -7,12 +7,11 @@ from privopt.curator.local import LocalCurator
 from privopt.curator.replay import Replay
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
-from privopt.ledger.events import GaussianEvent, Repeated, SampledEvent
+from privopt.ledger.events import EveryUnit, FixedSize, GaussianEvent, Poisson, Repeated, SampledEvent
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.coordinates import Coordinates
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, Ridge

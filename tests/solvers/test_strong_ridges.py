@@ -13,7 +13,7 @@ from privopt import Account, minimize
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.papers.newton import DoubleNoiseNewton
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.problems import losses
 from privopt.problems.constraints import Box, L2Ball
 from privopt.problems.grouped_loss import GroupedLoss

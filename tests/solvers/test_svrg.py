@@ -14,13 +14,12 @@ from privopt.data.units import Units
 from privopt.errors import NotPriceable
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
-from privopt.ledger.events import GaussianEvent, Repeated, SampledEvent, leaf_counts
-from privopt.ledger.gaussian_dp import gaussian_mu
+from privopt.ledger.curves import gaussian_mu
+from privopt.ledger.events import EveryUnit, GaussianEvent, Poisson, Repeated, SampledEvent, leaf_counts
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.sampling import EveryUnit, Poisson
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.coordinates import Coordinates
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, Ridge

@@ -13,18 +13,18 @@ from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.errors import BudgetTooSmall
 from privopt.ledger.amounts import Budget
+from privopt.ledger.curves import gaussian_mu
 from privopt.ledger.events import leaf_counts
-from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
 from privopt.public import Public, of_users
-from privopt.queries.held_mean import HeldMean
-from privopt.queries.local_pass import visiting_order
+from privopt.queries.lots import visiting_order
+from privopt.queries.users import HeldMean
 from privopt.solvers.user_federated_averaging import UserFederatedAveraging, wins
 from privopt.status import Status
 

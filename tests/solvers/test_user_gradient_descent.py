@@ -12,7 +12,7 @@ from privopt.errors import BudgetTooSmall
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import leaf_counts
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge

@@ -11,7 +11,7 @@ from privopt.data.units import Units
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import NoEvent
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import Box, L1Ball, L2Ball, Polytope, Simplex
@@ -19,7 +19,7 @@ from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, Ridge
 from privopt.public import Public
 from privopt.solve import minimize, plan
-from privopt.solvers.vertex_anytime import VertexAnytime, batch_sizes, need
+from privopt.solvers.vertices import VertexAnytime, batch_sizes, need
 
 BALL = Problem(losses.logistic, constraint=L1Ball(2.0))
 BUDGET = Budget(1.0, 1e-6)

@@ -15,15 +15,15 @@ from privopt.engine.in_process import InProcessEngine
 from privopt.engine.reference import ReferenceEngine
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import BoundedRangeEvent
-from privopt.ledger.unlimited import Unlimited
-from privopt.mechanisms.exponential import ExponentialMechanism
-from privopt.planning.instance import Instance
+from privopt.ledger.payer import Unlimited
+from privopt.mechanisms.choice import ExponentialMechanism
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.black_box import BlackBox
 from privopt.problems.problem import Problem
 from privopt.public import Public, Relation
-from privopt.queries.candidate_values import CandidateValues
+from privopt.queries.values import CandidateValues
 from privopt.solve import minimize, plan
 from privopt.solvers import warm_start as planning
 from privopt.solvers.gradient_descent import GradientDescent

@@ -11,14 +11,14 @@ from privopt.curator.audit import Audit
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
+from privopt.ledger.curves import gaussian_mu
 from privopt.ledger.events import leaf_counts
-from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning import rescaling
+from privopt.planning import shrinkage
 from privopt.planning.coordinates import RowSpectrum
-from privopt.planning.descent_defaults import accelerated_bound, balanced_steps
-from privopt.planning.instance import Instance
+from privopt.planning.descent_theory import accelerated_bound, balanced_steps
+from privopt.planning.task import Instance
 from privopt.planning.user_whitening import UserWhiteningRule
 from privopt.planning.whitening import LONGEST, WhiteningRule, default_ridge, denoised, signal_ridge
 from privopt.precision import double_precision
@@ -378,10 +378,10 @@ def test_scale_and_shift_follow_from_releases_that_were_planned(relation):
     ledger = Ledger(instance.budget, units.public.relation, plan=solver.event(units.public))
     with double_precision():
         result = solver.solve(LocalCurator(units, ledger, noise=NoiseSource(0)), TWO_CLASSES)
-    assert result.transcript.releases == solver.releases() == 1 + solver.inner.steps + rescaling.STEPS
+    assert result.transcript.releases == solver.releases() == 1 + solver.inner.steps + shrinkage.STEPS
     assert ledger.epsilon() == pytest.approx(1.0, rel=2e-3)
-    last = list(result.transcript)[-rescaling.STEPS :]
-    assert [one.released.shape[-1] for one in last] == [2] * rescaling.STEPS
+    last = list(result.transcript)[-shrinkage.STEPS :]
+    assert [one.released.shape[-1] for one in last] == [2] * shrinkage.STEPS
     price = sum(1.0 / leaf.noise_multiplier**2 * count for leaf, count in _leaves(solver, units)[-1:])
     assert price == pytest.approx(0.1 * instance.mu**2, rel=1e-2)
 

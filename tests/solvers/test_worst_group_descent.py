@@ -7,7 +7,7 @@ import pytest
 from scipy.special import expit
 
 from privopt import Budget, Problem, Units, constraints, losses, minimize, plan, regularisers
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.problems.grouped_loss import GroupedLoss
 from privopt.public import Public, Relation
 from privopt.solvers.whitening import Whitening

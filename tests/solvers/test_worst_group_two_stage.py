@@ -5,7 +5,7 @@ import pytest
 from scipy.special import expit
 
 from privopt import Budget, Problem, Units, losses, minimize
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.problems.constraints import Box, L1Ball, L2Ball, Product
 from privopt.problems.grouped_loss import GroupedLoss
 from privopt.public import Public

@@ -5,16 +5,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.estimators.classifiers import LinearSVC, LogisticRegression
 from privopt.estimators.lasso import LassoClassifier, LassoRegressor
-from privopt.estimators.regressors import (
+from privopt.estimators.linear import (
     HuberRegressor,
     LinearRegression,
+    LinearSVC,
+    LogisticRegression,
     PoissonRegressor,
     QuantileRegressor,
     Ridge,
+    RobustClassifier,
+    RobustRegressor,
 )
-from privopt.estimators.robust import RobustClassifier, RobustRegressor
 from privopt.solvers.gradient_descent import GradientDescent
 
 PENALISED_CLASSIFIERS = [LogisticRegression, LinearSVC, RobustClassifier]

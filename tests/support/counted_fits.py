@@ -16,17 +16,17 @@ from scipy import sparse
 
 from privopt import Budget, Units, minimize
 from privopt.curator.local import LocalCurator
-from privopt.ledger.sampling import Poisson
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.events import Poisson
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.held_count import HeldCount
-from privopt.queries.held_mean import HeldMean
+from privopt.queries.scores import HeldCount
+from privopt.queries.slopes import ClippedGradient
+from privopt.queries.users import HeldMean
 
 N = 300
 COUNTS = (300, 299, 0)

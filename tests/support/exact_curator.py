@@ -12,7 +12,7 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 
-from privopt.curator.dataless import Dataless
+from privopt.curator.dry_run import Dataless
 from privopt.curator.local import LocalCurator
 from privopt.curator.transcript import Transcript
 from privopt.data.units import Units
@@ -20,11 +20,10 @@ from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.public import Public, Relation
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.gradient_difference import ClippedGradientDifference
+from privopt.queries.slopes import ClippedGradient, ClippedGradientDifference
 
 
 class ClipMightBind(AssertionError):

@@ -8,17 +8,19 @@ import numpy as np
 
 from privopt.curator.transcript import FilterMark, Release, Transcript
 from privopt.ledger.amounts import Budget
+from privopt.ledger.curves import gaussian_mu
 from privopt.ledger.events import (
     BoundedRangeEvent,
     Event,
+    EveryUnit,
     GaussianEvent,
     NoEvent,
     NonPrivateEvent,
+    Poisson,
     Repeated,
+    Sampling,
     Sequence,
 )
-from privopt.ledger.gaussian_dp import gaussian_mu
-from privopt.ledger.sampling import EveryUnit, Poisson, Sampling
 from privopt.planning.plan import Bound, Finding, Plan
 from privopt.public import Public, Relation
 from privopt.report.facts import Selection

@@ -11,14 +11,13 @@ import numpy as np
 
 from privopt.data.record_source import ArrayRecords, Description, RecordSource
 from privopt.data.units import Units, UnitsNoise
-from privopt.engine.exact_sum import ExactSum
 from privopt.engine.on_ray import fleet
 from privopt.engine.on_ray.engine import RayEngine
 from privopt.engine.on_ray.fleet import Call, Fleet, Worker, checked
 from privopt.engine.on_ray.layout import Layout, PartPlan, cut, lay_out
 from privopt.engine.on_ray.shard import SOURCE, Shard
 from privopt.engine.on_ray.user_shard import Owners, UserShard
-from privopt.engine.parts import ranges_of
+from privopt.engine.parts import ExactSum, ranges_of
 
 _SPAN = 7  # records that are read and sent at a time
 

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from privopt.data.grid import GridRows
-from privopt.data.rows import csr_of
+from privopt.data.rows import GridRows, csr_of
 from privopt.data.units import Units
 from privopt.engine.streamed import StreamedEngine
-from privopt.engine.streamed.residency import Residency
+from privopt.engine.streamed.disk import Residency
 from privopt.engine.streamed.spool import Spool
 
 

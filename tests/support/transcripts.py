@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from privopt.curator.local import LocalCurator
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.noise import NoiseSource
 from privopt.queries.base import MeanQuery
 

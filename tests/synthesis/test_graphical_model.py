@@ -6,8 +6,8 @@ import pytest
 pytest.importorskip("mbi")
 
 from privopt.problems.workload import Workload
-from privopt.synthesis.graphical_model import fitted_by_pgm
-from privopt.synthesis.measured import ReleasedMarginal
+from privopt.synthesis.base import ReleasedMarginal
+from privopt.synthesis.finishing import fitted_by_pgm
 
 LEVELS = (3, 2, 4)
 

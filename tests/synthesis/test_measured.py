@@ -5,15 +5,14 @@ import pytest
 
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems.workload import Workload, marginal_of
 from privopt.public import Relation
-from privopt.queries.held_marginal import HeldMarginal
-from privopt.queries.marginals import MarginalMeans
-from privopt.synthesis.measured import ReleasedMarginal, estimated, released_marginals, released_total
+from privopt.queries.marginals import HeldMarginal, MarginalMeans
+from privopt.synthesis.base import ReleasedMarginal, estimated, released_marginals, released_total
 
 LEVELS = (3, 2, 4)
 WORK = Workload(LEVELS, sets=((0, 1), (2, 1)))

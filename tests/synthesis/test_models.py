@@ -12,10 +12,8 @@ from privopt.synthesis.adaptive_marginals import (
     first_logits,
     nearest_shares,
 )
-from privopt.synthesis.histogram import Histogram
-from privopt.synthesis.marginal_map import AnswerMap
-from privopt.synthesis.mirror_fit import Draws, LeastSquares, Likelihood, MirrorFit
-from privopt.synthesis.rounding import systematic_counts
+from privopt.synthesis.base import Histogram, systematic_counts
+from privopt.synthesis.mirror_fit import AnswerMap, Draws, LeastSquares, Likelihood, MirrorFit
 
 LEVELS = (3, 4, 2, 5)
 THREE_BITS = Workload.ways((2, 2, 2), 2)

@@ -8,9 +8,9 @@ import pytest
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
+from privopt.ledger.curves import zcdp_rho_budget
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.unlimited import Unlimited
-from privopt.ledger.zcdp import zcdp_rho_budget
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.noise import NoiseSource
 from privopt.papers.pmw import PrivateMultiplicativeWeights
 from privopt.planning import query_games
@@ -19,11 +19,10 @@ from privopt.problems.workload import Workload
 from privopt.public import Public, Relation
 from privopt.status import Status
 from privopt.synthesis.adaptive_marginals import AdaptiveMarginals
+from privopt.synthesis.base import total_weight
 from privopt.synthesis.mwem import MWEM
-from privopt.synthesis.query_game import QueryGame, best_record
-from privopt.synthesis.query_game_ml import QueryGameML
+from privopt.synthesis.query_game import QueryGame, QueryGameML, best_record
 from privopt.synthesis.registry import GaussianMarginals, automatic_synthesizer, choose_synthesizer
-from privopt.synthesis.totals import total_weight
 
 N, WIDTH = 20_000, 8
 BITS = Workload.ways((2,) * WIDTH, 2)

@@ -17,7 +17,7 @@ from tests.tables.toy_tables import SCHEMA, toy_table, write_forms
 
 from privopt import Account, LogisticRegression, PrivateSearchCV, Table
 from privopt.errors import ArgumentError, ArgumentTypeError, DataUnavailable, PrivoptError
-from privopt.tables import TableError, places, text_blocks, unpacking
+from privopt.tables import TableError, places, text_blocks, text_stream
 from privopt.tables.table import EncodedRecords
 
 
@@ -311,8 +311,8 @@ def test_lists_have_no_form_in_texts(tmp_path: Path) -> None:
 
 
 def test_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "MOST_FREE", 10_000)
-    monkeypatch.setattr(unpacking, "MOST_GROWTH", 2)
+    monkeypatch.setattr(text_stream, "MOST_FREE", 10_000)
+    monkeypatch.setattr(text_stream, "MOST_GROWTH", 2)
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"age,sex,who,ill\n" + b"1,f,a,0\n" * 9000))
     parquet(tmp_path / "t.parquet")
     pq.write_table(

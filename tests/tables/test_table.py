@@ -24,8 +24,8 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.solvers import GradientDescent
 from privopt.tables import row_blocks, text_blocks
 from privopt.tables import user_keys as keys_of
-from privopt.tables.amounts import bytes_of
 from privopt.tables.errors import TableError
+from privopt.tables.text_stream import bytes_of
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from privopt.tables import TableError, read_table, unpacking, user_keys
+from privopt.tables import TableError, read_table, text_stream, user_keys
 from privopt.tables.schema import Schema
 from privopt.tables.table import Table
 
@@ -48,7 +48,7 @@ def test_what_unpacks_beyond_the_limit_is_refused_and_what_does_not_is_read(
     pq.write_table(pa.table({"who": texts, "town": texts, "age": [1] * 1000}), tmp_path / "coded.parquet")
     assert read_table(tmp_path / "table.csv.gz", SCHEMA).num_rows == 50_000
     assert read_table(tmp_path / "coded.parquet", SCHEMA).num_rows == 1000
-    monkeypatch.setattr(unpacking, "MOST_FREE", 2**17)
+    monkeypatch.setattr(text_stream, "MOST_FREE", 2**17)
     assert read_table(tmp_path / "table.csv", SCHEMA).num_rows == 50_000
     for name in ("table.csv.gz", "coded.parquet"):
         with pytest.raises(TableError, match="more than 100 times its own size"):
@@ -75,13 +75,13 @@ def flags(folder: Path, rows: int, columns: int) -> tuple[Path, Schema]:
 def test_rare_flags_are_no_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cell counts with the width of its type: 300,000 x 500 flags are within 1 GiB, here 2,000 x 60 within 150 kB."""
     path, schema = flags(tmp_path, 2_000, 60)
-    monkeypatch.setattr(unpacking, "MOST_GROWTH", 1)
-    monkeypatch.setattr(unpacking, "MOST_FREE", 150_000)
+    monkeypatch.setattr(text_stream, "MOST_GROWTH", 1)
+    monkeypatch.setattr(text_stream, "MOST_FREE", 150_000)
     assert path.stat().st_size < 60_000
     assert read_table(path, schema).num_rows == 2_000
     assert Table.open(path, schema).row_count() == 2_000
     assert Table.open(path, schema).columns(schema.names).rows == 2_000
-    monkeypatch.setattr(unpacking, "MOST_FREE", 120_000)
+    monkeypatch.setattr(text_stream, "MOST_FREE", 120_000)
     with pytest.raises(TableError, match="PRIVOPT_MOST_UNPACKED=8GB"):
         read_table(path, schema)
     with pytest.raises(TableError, match="PRIVOPT_MOST_UNPACKED=8GB"):
@@ -92,8 +92,8 @@ def test_the_limit_is_the_users_to_raise(tmp_path: Path, monkeypatch: pytest.Mon
     path, schema = flags(tmp_path, 2_000, 60)
     (tmp_path / "flags.csv.gz").write_bytes(gzip.compress(b"c0\n" + b"0\n" * 100_000))
     one = Schema.from_json({"columns": {"c0": {"kind": "flag"}}})
-    monkeypatch.setattr(unpacking, "MOST_GROWTH", 1)
-    monkeypatch.setattr(unpacking, "MOST_FREE", 1_000)
+    monkeypatch.setattr(text_stream, "MOST_GROWTH", 1)
+    monkeypatch.setattr(text_stream, "MOST_FREE", 1_000)
     for file, described in ((path, schema), (tmp_path / "flags.csv.gz", one)):
         with pytest.raises(TableError, match="unpacks to more"):
             read_table(file, described)
@@ -121,7 +121,7 @@ def test_a_cell_counts_with_the_width_of_its_type(kind: pa.DataType, width: int,
     path = tmp_path / "table.parquet"
     pq.write_table(pa.table({"a.b": pa.nulls(3, kind), "c": [1, 2, 3]}), path)
     metadata = pq.read_metadata(path)
-    assert unpacking._width(metadata.schema.to_arrow_schema(), "a.b", metadata.schema.column(0)) == width
+    assert text_stream._width(metadata.schema.to_arrow_schema(), "a.b", metadata.schema.column(0)) == width
 
 
 def varint(value: int, size: int = 0) -> bytes:
@@ -170,10 +170,10 @@ def test_a_footer_that_says_too_little_fills_no_memory(
         next(read)
         assert pa.total_allocated_bytes() - kept < 5 * one
     del read
-    seen, written_out = list[int](), unpacking._written_out
-    monkeypatch.setattr(unpacking, "_written_out", lambda chunk: seen.append(0) or written_out(chunk))
-    monkeypatch.setattr(unpacking, "MOST_FREE", 5 * one)
-    monkeypatch.setattr(unpacking, "MOST_GROWTH", 1)
+    seen, written_out = list[int](), text_stream._written_out
+    monkeypatch.setattr(text_stream, "_written_out", lambda chunk: seen.append(0) or written_out(chunk))
+    monkeypatch.setattr(text_stream, "MOST_FREE", 5 * one)
+    monkeypatch.setattr(text_stream, "MOST_GROWTH", 1)
     with pytest.raises(TableError, match="unpacks to more"):
-        unpacking.read_parquet(path, ["who"])
+        text_stream.read_parquet(path, ["who"])
     assert len(seen) == 5

@@ -8,7 +8,7 @@ import pytest
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.reference import ReferenceEngine
 from privopt.problems import losses
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 from privopt.testing import ContractViolation, Rule, check_engine
 
 QUICK = {"queries": [ClippedGradient(loss=losses.squared, at=np.array([3.0, -2.0, 5.0, 1.0]), clip=0.3)]}

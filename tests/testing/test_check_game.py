@@ -7,14 +7,14 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from privopt.games.dual_averaging import SampledDualAveraging
 from privopt.games.noisy_matrix import NoisyMatrix
-from privopt.games.sampled_dual_averaging import SampledDualAveraging
-from privopt.ledger.sampling import EveryUnit
+from privopt.ledger.events import EveryUnit
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.vertex_sampler import VertexSampler
+from privopt.mechanisms.vertex_stream import VertexSampler
 from privopt.planning.plan import Finding
 from privopt.queries.base import query
-from privopt.queries.payoff_means import PayoffMeans
+from privopt.queries.payoffs import PayoffMeans
 from privopt.status import Status
 from privopt.testing import ContractViolation, Rule, check_game
 

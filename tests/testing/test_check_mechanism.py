@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from privopt.ledger.events import GaussianEvent, PureEvent
-from privopt.mechanisms.above_threshold import AboveThreshold, AboveThresholdState
 from privopt.mechanisms.additive import AdditiveNoise, Gaussian, Laplace
 from privopt.mechanisms.base import host_release
-from privopt.mechanisms.exponential import ExponentialMechanism
-from privopt.mechanisms.permute_and_flip import PermuteAndFlip
+from privopt.mechanisms.choice import ExponentialMechanism, PermuteAndFlip
 from privopt.mechanisms.prefix_sum import PrefixSum
 from privopt.mechanisms.strategies import banded
+from privopt.mechanisms.tests import AboveThreshold, AboveThresholdState
 from privopt.testing import ContractViolation, Rule, check_mechanism
 
 SOUND = [

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from privopt.errors import ArgumentError
-from privopt.ledger.sampling import EveryUnit
+from privopt.ledger.events import EveryUnit
 from privopt.problems import losses
-from privopt.queries.base import MeanQuery, RecordSum, StatisticOfHeld, clip_to_ball, query
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.of_records import RecordsQuery
+from privopt.queries.base import MeanQuery, RecordsQuery, RecordSum, StatisticOfHeld, clip_to_ball, query
+from privopt.queries.slopes import ClippedGradient
 from privopt.testing import ContractViolation, Rule, check_query
 
 D = 3

@@ -8,12 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from privopt.ledger.events import Repeated
-from privopt.ledger.sampling import EveryUnit
+from privopt.ledger.events import EveryUnit, Repeated
 from privopt.mechanisms.additive import AdditiveNoise, Gaussian
-from privopt.queries.base import query
-from privopt.queries.gradient import ClippedGradient, record_gradient
-from privopt.queries.of_records import RecordsQuery
+from privopt.queries.base import RecordsQuery, query
+from privopt.queries.slopes import ClippedGradient, record_gradient
 from privopt.result import Outcome
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import number

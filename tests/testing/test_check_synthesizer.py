@@ -6,12 +6,12 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from privopt.ledger.sampling import EveryUnit
+from privopt.ledger.events import EveryUnit
 from privopt.problems.workload import Workload
 from privopt.queries.base import query
 from privopt.queries.marginals import MarginalMeans
 from privopt.status import Status
-from privopt.synthesis.histogram import Histogram
+from privopt.synthesis.base import Histogram
 from privopt.synthesis.registry import GaussianMarginals
 from privopt.testing import ContractViolation, Rule, check_synthesizer
 

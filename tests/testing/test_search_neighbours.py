@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 from tests.audit.variations import varied
 
-from privopt.ledger.sampling import EveryUnit
+from privopt.ledger.events import EveryUnit
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.queries.base import query
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.holdout_scores import Accuracy, HoldoutScores
-from privopt.queries.minimiser import DescentEnd
+from privopt.queries.minimisers import DescentEnd
+from privopt.queries.scores import Accuracy, HoldoutScores
+from privopt.queries.slopes import ClippedGradient
 from privopt.testing import ContractViolation, search_neighbours
 from privopt.testing.search import ROUND, WAYS
 

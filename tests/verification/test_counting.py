@@ -14,9 +14,9 @@ from privopt.report.report import PrivacyReport
 from privopt.result import Result
 from privopt.status import Status
 from privopt.untrusted import parse_json
-from privopt.verification import tree, work
+from privopt.verification import tree
 from privopt.verification.checks import Outcome, priced
-from privopt.verification.fields import Fields, Malformed
+from privopt.verification.tree import Fields, Malformed
 from privopt.verification.verdict import Finding, verdicts_on
 
 NOISE = GaussianEvent(60.0)
@@ -116,7 +116,7 @@ def test_a_tree_is_read_once_and_one_that_is_too_large_is_refused(monkeypatch):
 
 
 def test_a_verdict_does_not_take_more_than_some_work(monkeypatch):
-    monkeypatch.setattr(work, "MOST_POINTS", 8_000)
+    monkeypatch.setattr(tree, "MOST_POINTS", 8_000)
     kinds = [
         {
             "event": "Repeated",
@@ -129,7 +129,7 @@ def test_a_verdict_does_not_take_more_than_some_work(monkeypatch):
         }
         for i in range(3)
     ]
-    with work.limited_work():
+    with tree.limited_work():
         found = priced(
             "price", Fields({"event": "Sequence", "of": kinds}, "e"), "add-or-remove-one", 1.0, 1e-6
         )

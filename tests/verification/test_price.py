@@ -9,11 +9,13 @@ from privopt.ledger import accounting
 from privopt.ledger.events import (
     BoundedRangeEvent,
     DeltaEvent,
+    FixedSize,
     GaussianEvent,
     LaplaceEvent,
     MixtureEvent,
     NonPrivateEvent,
     Parallel,
+    Poisson,
     PureEvent,
     Repeated,
     RoundingEvent,
@@ -24,12 +26,11 @@ from privopt.ledger.events import (
     TestedSampleEvent,
     ZCDPEvent,
 )
-from privopt.ledger.sampling import FixedSize, Poisson
 from privopt.public import Relation
 from privopt.untrusted import parse_json
 from privopt.verification.checks import Outcome, priced
-from privopt.verification.fields import Fields, Malformed
 from privopt.verification.price import ADD_OR_REMOVE, REPLACE, NotChecked, price, vouched_epsilon
+from privopt.verification.tree import Fields, Malformed
 
 SAMPLED = SampledEvent(Poisson(0.02), GaussianEvent(1.1))
 # How much of epsilon the two accountants may differ by: the exact ones by rounding, the others by their grids.

@@ -9,8 +9,7 @@ from tests.support import report_samples as samples
 
 from privopt.curator.streams import unanswered
 from privopt.curator.transcript import Transcript
-from privopt.ledger.events import GaussianEvent
-from privopt.ledger.sampling import EveryUnit
+from privopt.ledger.events import EveryUnit, GaussianEvent
 from privopt.public import Relation
 from privopt.report.page import combined_json
 from privopt.report.report import PrivacyReport
@@ -18,7 +17,7 @@ from privopt.result import Result
 from privopt.status import Status
 from privopt.untrusted import parse_json
 from privopt.verification.checks import Outcome
-from privopt.verification.fields import Malformed
+from privopt.verification.tree import Malformed
 from privopt.verification.verdict import Finding, verdicts_on
 
 MAKERS = {

@@ -18,9 +18,7 @@ from privopt.ledger.events import sequence
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.additive import Gaussian
 from privopt.problems.problem import Problem
-from privopt.queries.gradient import GradientNorm
-from privopt.queries.gradient_difference import ClippedGradientDifference
-from privopt.queries.mixed_gradient import MixedGradient
+from privopt.queries.slopes import ClippedGradientDifference, GradientNorm, MixedGradient
 from privopt.solvers.gradient_descent import GradientDescent
 
 

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from privopt.mechanisms.additive import Gaussian, Laplace
 from privopt.mechanisms.base import Mechanism
-from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.mechanisms.choice import ExponentialMechanism, PermuteAndFlip
 from privopt.mechanisms.noise import NoiseSource
-from privopt.mechanisms.permute_and_flip import PermuteAndFlip
 
 Values = NDArray[np.float64]
 Lean = Callable[[float], float]

@@ -17,10 +17,8 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from privopt.attacks.confidence import CONFIDENCE, deviation_bounds
-from privopt.attacks.lockstep import Observed, SideCurator, in_lockstep
-from privopt.attacks.pairs import Records
-from privopt.attacks.steering import Steering, transcript_epsilon
-from privopt.attacks.subjects import Claim, Subject
+from privopt.attacks.lockstep import Observed, SideCurator, Steering, in_lockstep, transcript_epsilon
+from privopt.attacks.subjects import Claim, Records, Subject
 from privopt.errors import ArgumentError
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource

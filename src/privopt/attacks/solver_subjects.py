@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from privopt.attacks.pairs import Records, Turned
-from privopt.attacks.subjects import Claim, End, Run, Subject
+from privopt.attacks.subjects import Claim, End, Records, Run, Subject, Turned
 from privopt.data.units import Units
 from privopt.problems import losses
 from privopt.problems.constraints import L1Ball

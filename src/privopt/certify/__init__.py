@@ -5,7 +5,6 @@ from values alone. Nothing here adds noise. A run's private certificates are in 
 `privopt.planning.goldstein_certificate`.
 """
 
-from privopt.certify.from_values import goldstein_of_values
-from privopt.certify.goldstein_norm import GoldsteinNorm, goldstein
+from privopt.certify.goldstein_norm import GoldsteinNorm, goldstein, goldstein_of_values
 
 __all__ = ["GoldsteinNorm", "goldstein", "goldstein_of_values"]

@@ -11,14 +11,13 @@ from rich.text import Text
 
 from privopt.atomic_files import replace_file
 from privopt.commands import screen
-from privopt.commands.mistakes import Mistake, public_arguments, require_given
+from privopt.commands.screen import Mistake, public_arguments, require_given
 from privopt.json_values import json_value
 from privopt.ledger.account import Account
 from privopt.ledger.account_file import AccountFile
-from privopt.ledger.counters import CounterBeside, CounterFolder
-from privopt.ledger.default_account import ACCOUNT, Policy
+from privopt.ledger.claims import CounterBeside, CounterFolder
+from privopt.ledger.default_account import ACCOUNT, Line, Policy, Statement
 from privopt.ledger.ledger import SEEDED
-from privopt.ledger.statement import Line, Statement
 from privopt.printable import printable
 from privopt.public import Relation
 from privopt.report.words import at_most, number, several

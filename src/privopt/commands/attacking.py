@@ -11,7 +11,7 @@ from privopt.attacks.optimal import MOST_EPSILON, Attack, optimal_attack
 from privopt.attacks.solver_subjects import solver_subject
 from privopt.attacks.subjects import IN_ONE_RUN, SUBJECTS
 from privopt.commands import screen
-from privopt.commands.mistakes import Mistake, check_epsilon
+from privopt.commands.screen import Mistake, check_epsilon
 from privopt.json_values import json_value
 from privopt.ledger.amounts import Budget
 from privopt.public import Relation

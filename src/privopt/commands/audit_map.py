@@ -33,7 +33,7 @@ from privopt.engine.protocol import EngineName
 from privopt.ledger.amounts import Budget
 from privopt.ledger.default_account import nothing_private
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.black_box import BlackBox
@@ -245,7 +245,7 @@ def _kernel_names(part: ast.AST) -> list[str]:
 
 
 def _is_compiled(function: ast.FunctionDef) -> bool:
-    """Whether it is decorated by `engine.formulas.compiled`, or by that of `mechanisms.exact_noise`."""
+    """Whether it is decorated by `engine.kernels.compiled`, or by that of `mechanisms.exact_noise`."""
     return any("compiled" in ast.unparse(decorator) for decorator in function.decorator_list)
 
 

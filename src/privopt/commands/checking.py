@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import typer
 
-from privopt.commands.mistakes import GIVE_TABLE, require_given
 from privopt.commands.options import CheckOptions
+from privopt.commands.screen import GIVE_TABLE, require_given
 from privopt.printable import printable
 from privopt.tables.diagnosis import diagnose
 from privopt.tables.places import located

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from privopt.commands import model_directory, planning, resuming, screen
-from privopt.commands.mistakes import GIVE_TABLE, Mistake, require_given
+from privopt.commands import model_directory, planning, screen
+from privopt.commands import paying as resuming
 from privopt.commands.options import FitOptions
 from privopt.commands.paying import Paying, account_for
-from privopt.commands.placing import settled_for
-from privopt.commands.tables import opened, units_of
-from privopt.commands.task import Estimator, Task, needed_options
+from privopt.commands.planning import settled_for
+from privopt.commands.screen import GIVE_TABLE, Mistake, require_given
+from privopt.commands.task import Estimator, Task, needed_options, opened, units_of
 from privopt.errors import PrivoptError
 from privopt.planning.plan import Plan, own_lines, warnings_in
 from privopt.report.kept import RELEASES_FILE

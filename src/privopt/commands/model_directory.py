@@ -1,8 +1,11 @@
 """A fitted model with its encoder and its report as a directory, and back. Public and released values only."""
 
+import contextlib
 import dataclasses
 import platform
-from collections.abc import Mapping
+import signal
+import threading
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -12,6 +15,7 @@ import numpy as np
 
 from privopt.atomic_files import replace_file
 from privopt.commands.task import MODELS, ROBUST_REGRESSION, Estimator, Task
+from privopt.errors import PrivoptError
 from privopt.estimators.specification import Shape
 from privopt.report.kept import RELEASES_FILE
 from privopt.report.model import ModelSummary
@@ -213,3 +217,76 @@ def _summary(estimator: Estimator, encoder: TabularEncoder) -> ModelSummary:
         classes=getattr(estimator, "classes_", None),
         meaning=estimator._meaning(encoder.describe_units()),
     )
+
+
+# ------------------------------------------------------------------------------------------------------------
+# What reading a file that nobody vouches for may take, in the process of a command: processor time and
+# memory.
+
+
+MOST_MEMORY = 2**29  # bytes that reading a model and drawing its report may add
+_AGAIN = 0.5  # seconds after which the exception is raised again, where somebody has swallowed it
+
+
+class TooMuchWork(PrivoptError, RuntimeError):
+    """A file takes more processor time to read than it may."""
+
+
+@contextlib.contextmanager
+def limited(seconds: float, what: str) -> Generator[None]:
+    """Around what is done with a file from anywhere: more processor time or memory is refused.
+
+    Nothing is limited in another thread than the main one, where the system has no such limits, and where a profiler
+    has the timer.
+
+    Args:
+        seconds: of the processor, from now on.
+        what: what takes so long, for the sentence.
+
+    Raises:
+        TooMuchWork: it took longer.
+        MemoryError: it took more memory.
+    """
+
+    def stop(_signal: int, _frame: Any) -> None:
+        raise TooMuchWork(
+            f"{what} takes more than {seconds:g} s of processor time: allow it more with --work, if you trust where "
+            "it comes from."
+        )
+
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGPROF"):
+        yield
+        return
+    if signal.getsignal(signal.SIGPROF) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN)
+    try:
+        with _limited_memory():
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def _limited_memory() -> Generator[None]:
+    """A limit on the memory of this process, which is taken back at the end."""
+    import resource
+
+    status = Path("/proc/self/status")
+    if not status.exists():
+        yield
+        return
+    line = next(line for line in status.read_text().splitlines() if line.startswith("VmData:"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = int(line.split()[1]) * 1024 + MOST_MEMORY
+    if soft != resource.RLIM_INFINITY and soft <= most:
+        yield
+        return
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

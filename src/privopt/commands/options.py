@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from privopt.commands.help_pages import typed_number
+from privopt.commands.screen import typed_number
 from privopt.errors import ArgumentError
 
 MAX_RECORDS, WEIGHTING, QUANTILE = 100, "record", 0.5  # the first two as in `privopt.public`

@@ -1,5 +1,6 @@
 """The account that pays for a command: `--account`, or the project's, and what is said of it before and after."""
 
+import contextlib
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,13 +8,12 @@ from pathlib import Path
 from rich.console import Console
 
 from privopt.commands import screen
-from privopt.commands.mistakes import Mistake
+from privopt.commands.screen import Mistake
 from privopt.curator.base import Observer
-from privopt.curator.journals import journals
+from privopt.curator.journals import journals, resumable
 from privopt.errors import AccountError, BudgetExceeded, PrivoptError, add_note, notes_of
 from privopt.ledger.account import Account
-from privopt.ledger.default_account import Policy, paying_account
-from privopt.ledger.statement import Statement
+from privopt.ledger.default_account import Policy, Statement, paying_account
 from privopt.planning.plan import Plan
 from privopt.report.words import at_most, several
 
@@ -122,7 +122,7 @@ class Paying:
     def _tell(self, terminal: Console, error: BaseException, plan: Plan) -> None:
         """Say what a command that failed has cost, on the terminal and in its exception."""
         refused = isinstance(error, PrivoptError) and self.account is not None  # which knows what was entered
-        begun = bool(notes_of(error)) and not refused  # see `curator.outlays`
+        begun = bool(notes_of(error)) and not refused  # see `curator.transcript`
         if self.fitted or self._made or begun:
             sentence = screen.done(plan) if self.fitted else screen.spent(plan, self._made)
             if journals() is not None:
@@ -154,3 +154,33 @@ class Paying:
             f"No release was made, but since this fit began {entered} in the account; what is paid stays paid. See "
             "`privopt account show`."
         )
+
+
+# ------------------------------------------------------------------------------------------------------------
+# `--resume`: where the releases of a command are kept, so that the same command goes on if it is stopped.
+
+
+def resumable_in(
+    folder: Path | None, seed: int | None, *, output: Path
+) -> contextlib.AbstractContextManager[None]:
+    """Around a run: where its releases are kept, if they are.
+
+    Args:
+        folder: what was typed.
+        seed: likewise.
+        output: the directory, or the file, that the result is written to.
+    Raises:
+        Mistake: that cannot be, with what else was typed.
+    """
+    if folder is None:
+        return contextlib.nullcontext()
+    if seed is not None:
+        raise Mistake(
+            "--resume cannot be given with --random-state: the same noise would be drawn again. Leave out one of them."
+        )
+    if folder.resolve().is_relative_to(output.resolve()):
+        raise Mistake(
+            f"--resume {str(folder)!r} must not lie in --output {str(output)!r}: it is for whoever runs this, a result "
+            "may be given away."
+        )
+    return resumable(folder)

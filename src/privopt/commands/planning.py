@@ -2,27 +2,32 @@
 
 import contextlib
 import json
+import math
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from privopt.commands import screen
-from privopt.commands.mistakes import check_delta, require_given
-from privopt.commands.options import Options
+from privopt.commands.options import MAX_RECORDS, Options
 from privopt.commands.paying import Paying, account_for
-from privopt.commands.placing import Effort, place_rows, require_held, settled_for, tenth_rows
-from privopt.commands.tables import opened, placement_of, units_of
-from privopt.commands.task import Estimator, Task, named, needed_options
-from privopt.engine.placement import Placement
-from privopt.planning import user_words
+from privopt.commands.screen import Mistake, check_delta, require_given
+from privopt.commands.task import Estimator, Task, named, needed_options, opened, placement_of, units_of
+from privopt.data.storage import stored_dense
+from privopt.engine.choose import exceeding, most_rows, needed_at_once, needed_bytes, reading_bytes, settled
+from privopt.engine.on_ray.starting import cores
+from privopt.engine.placement import Placement, lies_in_memory, memory_share
+from privopt.planning import plan as user_words
+from privopt.planning.averaging import data_bytes, pass_seconds
 from privopt.planning.plan import Plan
-from privopt.planning.user_caps import CapPrice
+from privopt.planning.users import CapPrice
 from privopt.plans import Plans
-from privopt.public import Relation
-from privopt.report.words import number, several, several_or
+from privopt.public import Public, Relation
+from privopt.report.words import duration, number, several, several_or, size
 from privopt.solvers.registry import SOLVERS
 
 MEANING = {
@@ -228,3 +233,180 @@ def _document(task: Task, estimator: Estimator, n: int) -> dict[str, Any]:
         **({"caps": caps} if caps else {}),
         "place": Effort.of(plans[0], placement, len(task.columns)).to_dict(),
     }
+
+
+# ------------------------------------------------------------------------------------------------------------
+# What a plan says of the engine: where rows are kept, memory, seconds a pass, bytes read; and what a tenth
+# would do.
+# All of it follows from public numbers. A pass in memory is planned as `planning.averaging` does. Rates of other places
+# are assumed, not measured on the machine at hand nor on another: a pass that reads a spool takes `STREAM_PASSES`
+# passes in memory, or as long as a disk of `DISK_RATE` takes where the spool exceeds the share of memory; a round of a
+# cluster takes `ROUND_PASSES` passes divided by its workers, as if each had one core, and `ROUND_SECONDS`. Passes and
+# rounds are bars that the engines are to keep to: `benchmarks/scale.py` measures whether they do.
+
+
+STREAM_PASSES, DISK_RATE = 1.3, 1e9  # bytes a second
+ROUND_PASSES, ROUND_SECONDS = 1.2, 0.02
+BUFFERS = 150 * 10**6  # bytes that a streamed fit is to take at most besides its share and `COLUMN_PAGES`
+COLUMN_PAGES = (
+    25 * 10**5
+)  # bytes of pages and dictionary of a column of Parquet that pyarrow holds as it reads
+TINY_FIT = 650 * 10**6  # bytes of `privopt fit` of a table of 2,000 rows: Python, JAX, what is compiled
+FAR_BELOW = 1e-4  # an excess of the objective, per record, that hardly any use of a model tells from none
+LEAST_TENTH = 1000
+_RATES = {  # what the seconds rest on
+    "memory": "at the speed of another machine",
+    "stream": f"assumed: {STREAM_PASSES:g} times a pass in memory of another machine, or a disk of 1 GB/s",
+    "ray": f"assumed: {ROUND_PASSES:g} times a pass in memory of another machine, shared by workers of one core each, "
+    "and 20 ms",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """What a fit takes where its rows are kept.
+
+    Attributes:
+        engine: "memory", "stream" or "ray".
+        rows: bytes of the stored rows, targets and norms.
+        kept: the same with a linear map of them, which some solvers compute on.
+        memory: bytes in this process, with those for reading and the points that are held; of a stream its share,
+            `BUFFERS`, `COLUMN_PAGES` of each column and these points, of a cluster `BUFFERS` and these points alone.
+        workers: of a cluster; one in the other places. A local cluster has as many as this machine has cores, where
+            nothing says how many; of another's at least one.
+        pass_seconds: of one pass.
+        seconds: of all passes, and of what is done once.
+        bytes_read: from the memory, the spool or the workers' memory in all passes.
+    """
+
+    engine: str
+    rows: int
+    kept: int
+    memory: int
+    workers: int
+    pass_seconds: float
+    seconds: float
+    bytes_read: float
+
+    @classmethod
+    def of(cls, plan: Plan, placement: Placement, columns: int) -> "Effort":
+        """That of a plan whose rows are kept as `settled_for` says, where so many columns of a table are read."""
+        public = plan.public
+        rows = data_bytes(public)
+        kept = rows + (_view_bytes(public) if "whiten" in plan.solver else 0)
+        one = min(pass_seconds(public, public.outputs), plan.seconds / max(plan.passes, 1.0))
+        once = max(0.0, plan.seconds - one * plan.passes)  # loading, maps of the rows, releases
+        memory = max(plan.memory_bytes, kept) + reading_bytes(
+            math.ceil(public.n * public.typical_records), public.stored_entries
+        )
+        workers = 1
+        if placement.engine == "stream":
+            share = placement.memory or memory_share()
+            cached = kept <= share
+            one = max(STREAM_PASSES * one, 0.0 if cached else rows / DISK_RATE)
+            memory = min(max(plan.memory_bytes, kept), share) + BUFFERS + columns * COLUMN_PAGES
+        elif placement.engine == "ray":
+            workers = placement.workers or (cores() if placement.address is None else 1)
+            one, once = ROUND_PASSES * one / workers + ROUND_SECONDS, once / workers
+            memory = BUFFERS
+        return cls(
+            engine=placement.engine,
+            rows=rows,
+            kept=kept,
+            memory=memory + needed_at_once(plan, placement),
+            workers=workers,
+            pass_seconds=one,
+            seconds=once + one * plan.passes,
+            bytes_read=float(rows) * plan.passes,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary of JSON values."""
+        return asdict(self)
+
+
+def settled_for(task: Task, n: int, placement: Placement) -> Placement:
+    """Where the rows of a fit to n units are kept: what the plan says, and what the fit then does."""
+    return settled(placement, *_sizes(task, n))
+
+
+def require_held(plan: Plan, placement: Placement) -> None:
+    """Refuse a plan that needs more of the units in this process than fits, where their rows lie elsewhere.
+
+    Raises:
+        Mistake: it does.
+    """
+    if (found := exceeding(plan, placement)) is None:
+        return
+    what, needed, limit = found
+    more = "give more --memory, " if placement.engine == "stream" else ""
+    raise Mistake(
+        f"{plan.solver} holds {what} in this process, {size(needed)}, and with --engine {placement.engine} at most "
+        f"{size(limit)} are: {more}take another --solver, or --engine memory."
+    )
+
+
+def _view_bytes(public: Public) -> int:
+    """What a linear map of the rows takes; one of sparse rows that would be large is computed as it is asked for."""
+    mapped = public.mapped(public.d, public.row_bound)
+    return data_bytes(mapped) if stored_dense(mapped, computed=public.sparse) else 0
+
+
+def place_rows(task: Task, plan: Plan, placement: Placement) -> list[tuple[str, str]]:
+    """The engine, memory, time and bytes as labelled lines."""
+    effort = Effort.of(plan, placement, len(task.columns))
+    how = ""
+    if placement.chosen:
+        needed, share = needed_bytes(*_sizes(task, plan.public.n)), placement.memory or 0
+        sign = "more" if effort.engine == "stream" else "no more"
+        how = f", chosen because in memory it may take {size(needed)}, {sign} than the {size(share)} it may have"
+    if task.encoder.is_sparse and task.encoder.row_entries is None:
+        how += "; rows count as full, as a set of the schema has no max_active"
+    least = "at least " if placement.address is not None and placement.workers is None else ""
+    workers = (
+        f"of {least}{several(effort.workers, 'worker')}, {size(math.ceil(effort.kept / effort.workers))} each"
+    )
+    view = ", with a linear map of the rows" if effort.kept > effort.rows else ""
+    spool = Path(placement.spool or tempfile.gettempdir())
+    if effort.engine == "stream" and lies_in_memory(spool):
+        how += f"; but {str(spool)!r} lies in memory, and so will the spool: give --spool a folder on a disk"
+    where = {
+        "memory": f"memory of this process{how}",
+        "stream": f"stream: a spool of {size(effort.kept)}{view} on a local disk, read once a pass{how}",
+        "ray": f"ray: {size(effort.kept)}{view}, in the memory {workers}",
+    }[effort.engine]
+    return [
+        ("engine", where),
+        (
+            "machine",
+            f"{size(effort.memory)} of memory in this process{view if effort.engine == 'memory' else ''}, beyond about "
+            f"{size(TINY_FIT)} that a fit of any table takes; "
+            f"{duration(effort.pass_seconds)} a pass, {duration(effort.seconds)} in all, compilation left out; "
+            f"{size(math.ceil(effort.bytes_read))} of rows read, besides the table itself; {_RATES[effort.engine]}",
+        ),
+    ]
+
+
+def _sizes(task: Task, n: int) -> tuple[int, int, str, int | None]:
+    """The most rows that are stored, their features, their format, and the most entries of sparse ones."""
+    cap = task.options.max_records
+    most = most_rows(n, (MAX_RECORDS if cap is None else cap) if task.groups else None)
+    return most, task.encoder.n_features_out_, str(task.options.storage), task.encoder.most_entries
+
+
+def tenth_rows(task: Task, estimator: Estimator, plan: Plan) -> list[tuple[str, str]]:
+    """What a random tenth of the units would reach, where the predicted excess is far below need."""
+    excess, tenth = plan.predicted_excess, plan.public.n // 10
+    if excess is None or excess >= FAR_BELOW or tenth < LEAST_TENTH or not plan.budget.is_private:
+        return []
+    smaller = task.plan(estimator, tenth)
+    if smaller.predicted_excess is None:
+        return []
+    return [
+        (
+            "tenth",
+            f"a random tenth of the {task.unit}s, {tenth:,}, would reach an excess of about "
+            f"{number(smaller.predicted_excess, 2)} at the same epsilon, in {several_or(smaller.passes, 'pass')} over "
+            "a tenth of the rows: draw it without looking, and fit that if it is good enough",
+        )
+    ]

@@ -11,10 +11,9 @@ import pyarrow.parquet as pq
 
 from privopt.atomic_files import new_file
 from privopt.commands import screen
-from privopt.commands.limits import limited
-from privopt.commands.mistakes import GIVE_TABLE, Mistake, require_given
-from privopt.commands.model_directory import SavedModel
+from privopt.commands.model_directory import SavedModel, limited
 from privopt.commands.options import WORK
+from privopt.commands.screen import GIVE_TABLE, Mistake, require_given
 from privopt.engine.placement import Placement
 from privopt.tables.errors import TableError
 from privopt.tables.places import located

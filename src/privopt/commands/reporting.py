@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from privopt.commands import screen
-from privopt.commands.limits import limited
-from privopt.commands.mistakes import Mistake
-from privopt.commands.model_directory import UNREADABLE, SavedModel
+from privopt.commands.model_directory import UNREADABLE, SavedModel, limited
+from privopt.commands.screen import Mistake
 from privopt.errors import PrivoptError
 from privopt.verification.signatures import SIGNATURE_FILE, check_key
 

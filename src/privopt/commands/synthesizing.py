@@ -12,8 +12,12 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from privopt.atomic_files import replace_file
-from privopt.commands import resuming, screen
-from privopt.commands.mistakes import (
+from privopt.commands import paying as resuming
+from privopt.commands import screen
+from privopt.commands.options import MAX_RECORDS, SynthesisOptions
+from privopt.commands.paying import Paying, account_for
+from privopt.commands.planning import MEANING, PUBLIC_NUMBER
+from privopt.commands.screen import (
     GIVE_TABLE,
     Mistake,
     check_delta,
@@ -21,9 +25,6 @@ from privopt.commands.mistakes import (
     public_arguments,
     require_given,
 )
-from privopt.commands.options import MAX_RECORDS, SynthesisOptions
-from privopt.commands.paying import Paying, account_for
-from privopt.commands.planning import MEANING, PUBLIC_NUMBER
 from privopt.commands.task import named, needed_options
 from privopt.data.user_keys import user_count
 from privopt.engine.placement import Placement

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from privopt.commands import screen
 from privopt.printable import printable
-from privopt.replays.limited import within
+from privopt.replays.check import within
 from privopt.verification.checks import Outcome
 from privopt.verification.files import verify
 from privopt.verification.verdict import NOT_LOOKED_AT, Finding, Verdict

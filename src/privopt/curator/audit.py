@@ -10,22 +10,19 @@ from numpy.typing import NDArray
 
 from privopt.curator import loops
 from privopt.curator.base import Curator
-from privopt.curator.feeds import Feed
-from privopt.curator.handles import Held, HiddenMean, Stream, StreamRequest
+from privopt.curator.handles import Feed, Held, HiddenMean, Stream, StreamRequest
 from privopt.curator.local import LocalCurator, PointDraw
 from privopt.data.blocks import block_assignment
-from privopt.data.groups import GroupDraw
+from privopt.data.participants import GroupDraw
 from privopt.data.places import GivenPlaces, Places
 from privopt.data.units import Units
 from privopt.engine.protocol import Engine, EngineName
-from privopt.ledger.payer import Payer
-from privopt.ledger.sampling import EveryUnit, Sampling
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.events import EveryUnit, Sampling
+from privopt.ledger.payer import Payer, Unlimited
 from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
-from privopt.queries.base import MeanQuery, Query, Scalar
+from privopt.queries.base import ArgminQuery, MeanQuery, PassQuery, Query, Scalar
 from privopt.queries.lots import QueryType, without_lot
-from privopt.queries.of_records import ArgminQuery, PassQuery
 
 
 class Audit(Curator):

@@ -18,16 +18,22 @@ from jaxtyping import Array
 from numpy.typing import NDArray
 
 from privopt.curator import loops
-from privopt.curator.feeds import Feed
-from privopt.curator.handles import Held, HiddenMean, OpenStream, Stream, StreamRequest, points_for
+from privopt.curator.handles import Feed, Held, HiddenMean, OpenStream, Stream, StreamRequest, points_for
 from privopt.curator.streams import StreamKeeper
 from privopt.curator.transcript import FilterMark, PublicDraw, Release, Transcript
 from privopt.data.blocks import Block, block_sizes, require_order
 from privopt.engine.rounding import rounding_bound
-from privopt.ledger.events import Event, NoEvent, NonPrivateEvent, Repeated
+from privopt.ledger.events import (
+    Event,
+    EveryUnit,
+    NoEvent,
+    NonPrivateEvent,
+    Repeated,
+    Sampling,
+    expected_units,
+)
 from privopt.ledger.events import Sequence as EventSequence
 from privopt.ledger.payer import Payer
-from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
 from privopt.mechanisms.additive import Gaussian, Laplace
 from privopt.mechanisms.base import Mechanism, checked_sensitivity
 from privopt.precision import as_jax, require_double_precision
@@ -179,7 +185,7 @@ class Curator(StreamKeeper):
         Args:
             query: the contribution that is computed. A unit without records, or whose contribution is not finite, has
                 the point 0.
-            groups: C, if points belong to C random groups of units, see `data.groups`, and not to units. A group counts
+            groups: C, if points belong to C random groups of units, see `data.participants`, and not to units. A group counts
                 as one unit with the records of all its members; one without records has the point 0.
             sample: a stream of `TestedSamples`, if the points are a fresh secret sample for it: it alone answers about
                 them. The contributions of all units are computed all the same.

@@ -7,8 +7,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from privopt.curator.journal import Journal
-from privopt.curator.kept_keys import CUTS, KEY_BYTES, USERS, forget_keys, kept_layout, new_key, stored_key
+from privopt.curator.journal import (
+    CUTS,
+    KEY_BYTES,
+    USERS,
+    Journal,
+    forget_keys,
+    kept_layout,
+    new_key,
+    stored_key,
+)
 from privopt.data.blocks import Assigned, block_assignment
 from privopt.data.places import DEALT
 from privopt.data.user_parts import MEAN_RECORDS, MEAN_USERS, part_count

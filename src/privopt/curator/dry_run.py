@@ -1,28 +1,65 @@
 """Answers zeros: which releases a solver asks for, from public quantities only."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privopt.curator import loops
 from privopt.curator.base import Curator
-from privopt.curator.dataless import Dataless
-from privopt.curator.feeds import Feed
-from privopt.curator.handles import Held, Stream, StreamRequest
+from privopt.curator.handles import Feed, Held, HiddenMean, Stream, StreamRequest
 from privopt.curator.transcript import Transcript
-from privopt.data.derived import Derived
-from privopt.ledger.payer import Payer
-from privopt.ledger.sampling import Sampling
-from privopt.ledger.unlimited import Unlimited
+from privopt.data.storage import Derived, Extra
+from privopt.data.units import Units
+from privopt.engine.choose import in_memory
+from privopt.engine.protocol import Engine
+from privopt.ledger.events import Sampling
+from privopt.ledger.payer import Payer, Unlimited
 from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism
-from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, Query, Scalar
+
+# ---- What curators without data have in common: their children share their answers -------------------------
+
+
+class Dataless(Curator):
+    """A curator without data: children share its answers."""
+
+    def hold(self, query: MeanQuery, *, groups: int | None = None, sample: Stream | None = None) -> Held:
+        """A handle to nothing."""
+        del query
+        return self._handle(groups, sample)
+
+    def hold_mean(self, query: MeanQuery) -> HiddenMean:
+        """A handle to nothing."""
+        return self._mean_handle(query)
+
+    def _same_units(self, ledger: Payer) -> Curator:
+        return self._child(self.public, ledger)
+
+    def _disjoint_units(
+        self, sizes: Sequence[int], ledgers: Sequence[Payer], in_order: bool
+    ) -> list[Curator]:
+        del in_order
+        return [
+            self._child(self.public.block(size), ledger) for size, ledger in zip(sizes, ledgers, strict=True)
+        ]
+
+    def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> Curator:
+        self.public.require_numbers("a linear map of the rows")
+        return self._child(self.public.mapped(row_map.shape[1], row_bound), self.ledger)
+
+    def _child(self, public: Public, ledger: Payer) -> Curator:
+        raise TypeError(f"{type(self).__name__} holds no data and cannot be divided.")
+
+
+# ---- Answers zeros: which releases a solver asks for, from public quantities only --------------------------
 
 
 class DryRun(Dataless):
@@ -132,3 +169,57 @@ class Trial(DryRun):
         if not isinstance(query, MeanQuery) or isinstance(mechanism, ExponentialMechanism):
             return zeros
         return mechanism.release(self._rehearsal, zeros, float(sensitivity))
+
+
+# ------------------------------------------------------------------------------------------------------------
+# What a run makes of its units, found without data, and the room for it, taken before the run is paid for.
+
+
+class Course(Protocol):
+    """What is known of a program before it runs, see `Program`."""
+
+    @property
+    def adaptive(self) -> bool: ...
+    @property
+    def makes(self) -> tuple[int, int]: ...
+
+
+def foresee(
+    program: Course, solve: Callable[[Curator], object], data: Units | Engine, derived: Derived
+) -> None:
+    """Note what a program makes of some units, and refuse what the engine cannot do.
+
+    Args:
+        program: as it will run; of one that is adaptive all is noted that it may make.
+        solve: runs it.
+        data: the units, or an engine; units in memory need no room of their own, and no rehearsal.
+        derived: the units that it will see, and where it is noted.
+    Raises:
+        ValueError: the engine cannot do it.
+    """
+    if isinstance(data, Units) or in_memory(data):
+        return
+    if program.adaptive:
+        derived.anything(*program.makes)
+        return
+    solve(DryRun(derived.public, require=data.require, derived=derived))
+
+
+@contextmanager
+def reserved(data: Units | Engine, extra: Extra) -> Generator[None]:
+    """Around a run: the room that it needs is taken before it is paid for, and given back at its end.
+
+    Args:
+        data: the units, or an engine.
+        extra: what the run takes besides.
+    Raises:
+        ArgumentError: there is no such room; nothing was paid.
+    """
+    if isinstance(data, Units):
+        yield
+        return
+    data.reserve(extra)
+    try:
+        yield
+    finally:
+        data.reserve(Extra())

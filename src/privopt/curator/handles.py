@@ -1,15 +1,19 @@
 """What a solver holds of secret state: handles that name it and contain nothing."""
 
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
-from privopt.curator.entries import Entered
-from privopt.data.groups import check_groups
+import numpy as np
+from numpy.typing import NDArray
+
+from privopt.data.blocks import Lineage
+from privopt.data.participants import check_groups
 from privopt.errors import PrivoptError
 from privopt.mechanisms.base import AnswerScales, HiddenState, StreamMechanism
-from privopt.mechanisms.tested_samples import TestedSamples
+from privopt.mechanisms.prefix_sum import PrefixSum
+from privopt.mechanisms.tests import TestedSamples
 from privopt.process import this_process
 from privopt.public import Public, Relation
 from privopt.queries.base import MeanQuery, Query
@@ -324,3 +328,185 @@ def points_for(
     if groups is not None:
         return Held(points=check_groups(public, groups), replaced=True, seed=seed)
     return Held(points=public.n, replaced=replaced, seed=seed)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# What the steps of a loop feed to a stream: one item a call, each computed on the next of some blocks.
+
+
+class Feed:
+    """A stream of prefix sums that a loop's steps feed, and the blocks that its items are computed on.
+
+    A step enters an item by `release(query, into=name)`, which answers with the prefix sum up to it; `name` is that of
+    the feed in `Curator.iterate(..., feeds={name: Feed(stream, blocks)})`. The first item of the loop is computed on
+    the first block, the next on the second, and after the last block the first comes again.
+
+    Args:
+        stream: an open stream of `PrefixSum`.
+        on: the blocks, curators of units of the curator that opened the stream.
+    Raises:
+        ValueError: the stream is of another mechanism, or there is no block.
+    """
+
+    def __init__(self, stream: Stream, on: Sequence[Any]) -> None:
+        mechanism = stream.mechanism
+        if not isinstance(mechanism, PrefixSum):
+            raise ValueError(
+                f"a loop feeds streams of PrefixSum, got {type(mechanism).__name__}: ask other streams in an ordinary "
+                "loop."
+            )
+        if not on:
+            raise ValueError("a stream is fed from at least one block of units, got none.")
+        self.stream, self.mechanism, self.on = stream, mechanism, tuple(on)
+
+    def source(self, item: int) -> Any:
+        """The block that an item of the loop is computed on."""
+        return self.on[item % len(self.on)]
+
+    def request(self, query: Query, item: int) -> StreamRequest:
+        """What enters an item of the loop."""
+        return StreamRequest(
+            key=self.stream.key,
+            mechanism=self.mechanism,
+            name="add",
+            query=query,
+            source=self.source(item),
+            arguments={},
+        )
+
+    def turns(self, *, first: int, calls: int, times: int) -> "Turns":
+        """The blocks that the call sees which enters items `first`, `first + calls`, ... of a loop of so many steps."""
+        seen = (first + calls * np.arange(times)) % len(self.on)
+        blocks, at = np.unique(seen, return_inverse=True)
+        described = [self.on[int(block)].public for block in blocks]
+        publics = tuple(dict.fromkeys(described))
+        kinds = np.array([publics.index(public) for public in described])[at]
+        return Turns(
+            publics=publics,
+            blocks=tuple(int(block) for block in blocks),
+            at=np.stack([at, kinds], axis=1).astype(np.int32),
+        )
+
+
+class Turns(NamedTuple):
+    """The blocks that one call of a step sees, step by step.
+
+    Attributes:
+        publics: what is public about the blocks, each different description once.
+        blocks: positions of the blocks in the feed that this call ever sees, in order.
+        at: for each step, which of `blocks` and which of `publics`, (times, 2).
+    """
+
+    publics: tuple[Public, ...]
+    blocks: tuple[int, ...]
+    at: NDArray[np.int32]
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Which parts of the data entered a stream, item by item, and in how many items one unit can be by that.
+
+
+class Participants(NamedTuple):
+    """See `mechanisms.base.Entry`."""
+
+    items: frozenset[int]
+    most: int
+    gap: int | None
+
+
+@dataclass
+class _Part:
+    """A part of the data, and how it was cut further.
+
+    Attributes:
+        own: the items that hold all of it.
+        cuts: by the number of a cut, the blocks of it that entered.
+        most: in how many of the items below, its own included, a unit of it may be.
+        latest: the last of these items; -1 for none.
+    """
+
+    own: list[int] = field(default_factory=list[int])
+    cuts: dict[int, "_Cut"] = field(default_factory=dict[int, "_Cut"])
+    most: int = 0
+    latest: int = -1
+
+    def items(self) -> Iterator[int]:
+        """All items below, its own included."""
+        yield from self.own
+        for cut in self.cuts.values():
+            yield from cut.items()
+
+
+@dataclass
+class _Cut:
+    """Disjoint blocks of a part: a unit is in one of them."""
+
+    blocks: dict[int, _Part] = field(default_factory=dict[int, _Part])
+    most: int = 0
+    latest: int = -1
+
+    def items(self) -> Iterator[int]:
+        """All items in any of the blocks."""
+        for block in self.blocks.values():
+            yield from block.items()
+
+
+class Entered:
+    """The items of a stream, by the part of the data that each was computed on.
+
+    Privacy:
+        Two parts share no unit if they lie in different blocks of one cut; any others may. So a unit can be in all
+        items of the parts that hold its own, and of every other cut in the items of one block. `most` and `gap` are the
+        extremes over all units that this leaves possible.
+    """
+
+    def __init__(self) -> None:
+        self._root = _Part()
+        self._lineages: list[Lineage] = []
+
+    def __len__(self) -> int:
+        return len(self._lineages)
+
+    def copy(self) -> "Entered":
+        """The same items, to try further ones."""
+        other = Entered()
+        for lineage in self._lineages:
+            other.add(lineage)
+        return other
+
+    def participants(self, lineage: Lineage) -> Participants:
+        """What a next item of this part would mean for the units in it."""
+        most, latest = 1, -1
+        shared: list[int] = [len(self)]
+        part: _Part | None = self._root
+        for block in lineage:
+            most, latest = most + len(part.own), max(latest, *part.own[-1:], -1)
+            shared += part.own
+            for number, cut in part.cuts.items():
+                if number != block.cut:
+                    most, latest = most + cut.most, max(latest, cut.latest)
+                    shared += cut.items()
+            cut = part.cuts.get(block.cut)
+            part = None if cut is None else cut.blocks.get(block.index)
+            if part is None:
+                break
+        if part is not None:
+            most, latest = most + part.most, max(latest, part.latest)
+            shared += part.items()
+        return Participants(frozenset(shared), most, None if latest < 0 else len(self) - latest)
+
+    def add(self, lineage: Lineage) -> None:
+        """Note that the next item was computed on this part of the data."""
+        item = len(self._lineages)
+        self._lineages.append(lineage)
+        path = [self._root]
+        for block in lineage:
+            cut = path[-1].cuts.setdefault(block.cut, _Cut())
+            path.append(cut.blocks.setdefault(block.index, _Part()))
+        path[-1].own.append(item)
+        for depth in range(len(path) - 1, -1, -1):
+            part = path[depth]
+            part.most, part.latest = len(part.own) + sum(cut.most for cut in part.cuts.values()), item
+            if depth:
+                cut = path[depth - 1].cuts[lineage[depth - 1].cut]
+                cut.most, cut.latest = max(cut.most, part.most), item

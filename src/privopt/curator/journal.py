@@ -6,7 +6,10 @@ is opened again: nobody has seen what it was to hold. Beside it a mark says how 
 the last one: it is written after a line is on disk, so a journal that does not reach its mark was cut or replaced.
 """
 
+import dataclasses
+import enum
 import fcntl
+import functools
 import hashlib
 import io
 import json
@@ -14,7 +17,8 @@ import os
 import stat
 import struct
 import threading
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -22,8 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.atomic_files import keep_names
+from privopt.data.user_keys import UserSecret
+from privopt.data.user_parts import laid_out_by
 from privopt.errors import AccountError, ArgumentError, DataUnavailable
 from privopt.ledger.claims import Claim
+from privopt.mechanisms.noise import RepeatedChoice
 from privopt.process import this_process
 
 FORMAT = 3
@@ -276,3 +283,187 @@ def _hash(before: bytes, name: bytes, values: bytes) -> bytes:
     digest.update(name)
     digest.update(values)
     return digest.digest()
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Digests of public arguments: equal for what is the same in another process, different for what differs.
+
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, Path)
+
+
+def digest(value: Any) -> str:
+    """A digest of an argument: of its type and of all that it holds, of a function its code and what it captured.
+
+    Args:
+        value: a public argument: a loss, a penalty, bounds, a schema, a solver. Arrays count by their bytes.
+    Returns:
+        64 hexadecimal digits. Functions have another digest under another version of Python.
+    Privacy:
+        A digest confirms a guess, so it hides nothing: arguments are public.
+    """
+    hashed = hashlib.sha256()
+    _enter(hashed.update, value, ())
+    return hashed.hexdigest()
+
+
+def _enter(add: Callable[[bytes], object], value: Any, above: tuple[int, ...]) -> None:
+    """Add a value; `above` are the ids of those that hold it."""
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    if isinstance(value, _PLAIN) and not isinstance(value, enum.Enum):
+        _text(add, kind, repr(value))
+    elif id(value) in above:
+        _text(add, "a value that holds itself", str(len(above) - above.index(id(value))))
+    else:
+        _text(add, kind, "")
+        _enter_parts(add, value, (*above, id(value)))
+
+
+def _enter_parts(add: Callable[[bytes], object], value: Any, above: tuple[int, ...]) -> None:
+    def each(values: Iterable[Any]) -> None:
+        held = list(values)
+        _text(add, "parts", str(len(held)))
+        for part in held:
+            _enter(add, part, above)
+
+    if isinstance(value, enum.Enum):
+        each((value.name, value.value))
+    elif isinstance(value, Mapping):
+        each(part for pair in value.items() for part in pair)
+    elif isinstance(value, set | frozenset):
+        each(sorted(map(digest, value)))
+    elif isinstance(value, tuple | list | range):
+        each(value)
+    elif isinstance(value, types.ModuleType):
+        _text(add, "module", value.__name__)
+    elif isinstance(value, type):
+        _text(add, value.__module__, value.__qualname__)
+    elif isinstance(value, functools.partial):
+        each((value.func, value.args, value.keywords))
+    elif isinstance(value, types.MethodType):
+        each((value.__func__, value.__self__))
+    elif isinstance(value, types.FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        _text(add, value.__module__, value.__qualname__)
+        each((value.__code__, value.__defaults__, value.__kwdefaults__, cells))
+    elif isinstance(value, types.CodeType):
+        each((value.co_code, value.co_consts, value.co_names, value.co_varnames[: value.co_argcount]))
+    elif dataclasses.is_dataclass(value):
+        each((one.name, getattr(value, one.name, None)) for one in dataclasses.fields(value))
+    elif hasattr(value, "__wrapped__"):
+        each((value.__wrapped__,))
+    elif hasattr(value, "__array__"):
+        array = np.asarray(value)
+        each((array.dtype.str, array.shape))
+        if array.dtype == object:
+            each(array.ravel().tolist())
+        else:
+            add(np.ascontiguousarray(array).tobytes())
+    elif hasattr(value, "get_params"):
+        each(sorted(value.get_params(deep=False).items()))
+    elif parts := _attributes(value):
+        each(parts.items())
+    else:
+        shown = repr(value)
+        _text(add, "shown", "" if " at 0x" in shown else shown)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """What an object holds by name, in its slots as well."""
+    slots = [getattr(kind, "__slots__", ()) for kind in reversed(type(value).__mro__)]
+    names = [name for some in slots for name in ((some,) if isinstance(some, str) else some)]
+    held = {
+        name: getattr(value, name) for name in names if not name.startswith("__") and hasattr(value, name)
+    }
+    return {**held, **(getattr(value, "__dict__", None) or {})}
+
+
+def _text(add: Callable[[bytes], object], kind: str, text: str) -> None:
+    content = f"{kind}\0{text}".encode("utf-8", "surrogatepass")
+    add(b"%d:" % len(content) + content)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Keys that lie beside a run's journal until the run has ended: of its cuts, and of where its users stand.
+
+
+KEY_BYTES = 32
+CUTS, USERS = ".key", ".users"  # in place of a journal's suffix
+
+
+def stored_key(path: Path) -> bytes:
+    """What is stored of a key; nothing where it was not written, or lost with the power.
+
+    Raises:
+        ArgumentError: the file is not ours alone.
+    """
+    if not path.exists():
+        return b""
+    handle = open_own(path)
+    try:
+        found = os.pread(handle, KEY_BYTES, 0)
+    finally:
+        os.close(handle)
+    return found if len(found) == KEY_BYTES and found.strip(b"\0") else b""
+
+
+def new_key(path: Path, undone: str) -> bytes:
+    """A key from the operating system, on disk for good, in a file of mode 0600.
+
+    Args:
+        path: of the file; whatever was in it is written over.
+        undone: what did not happen where it cannot be written, in words.
+    Raises:
+        ArgumentError: the file is not ours alone.
+        DataUnavailable: it cannot be written.
+    """
+    handle = open_own(path)
+    try:
+        key = os.urandom(KEY_BYTES)
+        written = os.pwrite(handle, key, 0)
+        os.fsync(handle)
+        keep_names(path.parent)
+    except OSError as error:
+        raise DataUnavailable(
+            f"the key {str(path)!r} cannot be written: {(error.strerror or '').lower()}. {undone} "
+            "Make room, and start the same run again to go on."
+        ) from None
+    finally:
+        os.close(handle)
+    if written < KEY_BYTES:
+        raise DataUnavailable(f"the key {str(path)!r} cannot be written whole. {undone}")
+    return key
+
+
+def users_key(journal: Path) -> bytes:
+    """The key that lays out the users of a run, and chooses their records, wherever the run goes on.
+
+    Args:
+        journal: of the run.
+    """
+    path = journal.with_suffix(USERS)
+    return stored_key(path) or new_key(path, "Nothing was read.")
+
+
+def kept_layout(journal: Path) -> str:
+    """What tells how users are laid out by the key beside a journal, see `Units.laid_out`; empty without one."""
+    key = stored_key(journal.with_suffix(USERS))
+    return laid_out_by(UserSecret.drawn(RepeatedChoice.of(key), 0)) if key else ""
+
+
+def forget_keys(journal: Path) -> None:
+    """Delete the keys beside a journal: that of its cuts first, without which no block answers any more.
+
+    Raises:
+        DataUnavailable: one cannot be deleted.
+    """
+    paths = [path for path in map(journal.with_suffix, (CUTS, USERS)) if path.exists()]
+    for path in paths:
+        try:
+            path.unlink(missing_ok=True)
+            keep_names(path.parent)
+        except OSError as error:
+            raise DataUnavailable(
+                f"the key {str(path)!r} of a run that has ended cannot be deleted: "
+                f"{(error.strerror or '').lower()}. Delete it: it tells which records were in which block."
+            ) from None

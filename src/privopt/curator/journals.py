@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from privopt.curator.cuts import Standing
-from privopt.curator.digests import digest
-from privopt.curator.journal import FORMAT, Journal, require_own
-from privopt.curator.kept_keys import forget_keys, kept_layout, users_key
+from privopt.curator.journal import FORMAT, Journal, digest, forget_keys, kept_layout, require_own, users_key
 from privopt.errors import ArgumentError, DataUnavailable
 from privopt.ledger.account import Account
 from privopt.ledger.default_account import paying_account

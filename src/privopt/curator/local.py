@@ -19,29 +19,36 @@ from numpy.typing import NDArray
 
 from privopt.curator import loops, scan
 from privopt.curator.base import Curator, Observer
-from privopt.curator.feeds import Feed
-from privopt.curator.handles import Held, HiddenMean, Stream, StreamRequest
+from privopt.curator.handles import Feed, Held, HiddenMean, Stream, StreamRequest
 from privopt.curator.transcript import Transcript
 from privopt.data.blocks import block_assignment
-from privopt.data.groups import GroupDraw, draw_groups
-from privopt.data.participants import poisson_positions, takes_everybody
+from privopt.data.participants import GroupDraw, draw_groups, poisson_positions, takes_everybody
 from privopt.data.places import Places
 from privopt.data.units import Units
 from privopt.engine.choose import engine_on
 from privopt.engine.drawn_rows import most_units
 from privopt.engine.protocol import Engine, EngineName
+from privopt.ledger.events import EveryUnit, Sampling, expected_units
 from privopt.ledger.payer import Payer
-from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
 from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.prefix_sum import PrefixSumState
-from privopt.mechanisms.tested_samples import TestedSamples
+from privopt.mechanisms.tests import TestedSamples
 from privopt.proofs.huberised_sum import LossSum
 from privopt.public import Public
-from privopt.queries.base import FunctionOfMean, MeanQuery, Query, Scalar, StatisticOfHeld
-from privopt.queries.effects import require_pure
+from privopt.queries.base import (
+    ArgminQuery,
+    FunctionOfMean,
+    MeanQuery,
+    ObjectiveQuery,
+    PassQuery,
+    Query,
+    RecordsQuery,
+    Scalar,
+    StatisticOfHeld,
+)
 from privopt.queries.lots import drawn_lots
-from privopt.queries.of_records import ArgminQuery, ObjectiveQuery, PassQuery, RecordsQuery
+from privopt.queries.safeguards import require_pure
 
 Lotted = TypeVar("Lotted", bound=Query)
 PointDraw = NDArray[np.int64] | GroupDraw  # the secret order of units' points, or the groups

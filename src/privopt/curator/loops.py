@@ -9,21 +9,26 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from privopt.curator.feeds import Feed
-from privopt.curator.handles import Held, OpenStream, StreamRequest
+from privopt.curator.handles import Feed, Held, OpenStream, StreamRequest
 from privopt.engine.drawn_rows import row_bytes
 from privopt.engine.rounding import PART_UNITS
-from privopt.ledger.events import Event, NoEvent
-from privopt.ledger.sampling import EveryUnit, FixedSize, Sampling, expected_units
+from privopt.ledger.events import Event, EveryUnit, FixedSize, NoEvent, Sampling, expected_units
 from privopt.mechanisms.base import Mechanism, StreamMechanism
-from privopt.mechanisms.objective_perturbation import ObjectiveNoise
-from privopt.mechanisms.pass_noise import PassNoise
-from privopt.mechanisms.tested_samples import TestedSamples
+from privopt.mechanisms.objective_perturbation import ObjectiveNoise, PassNoise
+from privopt.mechanisms.tests import TestedSamples
 from privopt.public import Public
-from privopt.queries.base import FunctionOfMean, MeanQuery, Query, RecordSum, StatisticOfHeld
-from privopt.queries.effects import require_pure
-from privopt.queries.of_records import ArgminQuery, ObjectiveQuery, PassQuery, RecordsQuery
-from privopt.queries.safeguards import argues_its_sensitivity, require_on_sample
+from privopt.queries.base import (
+    ArgminQuery,
+    FunctionOfMean,
+    MeanQuery,
+    ObjectiveQuery,
+    PassQuery,
+    Query,
+    RecordsQuery,
+    RecordSum,
+    StatisticOfHeld,
+)
+from privopt.queries.safeguards import argues_its_sensitivity, require_on_sample, require_pure
 from privopt.queries.values import called_on_host
 
 _MOST_SIZES = 16  # of blocks that one call of a compiled step is computed on

@@ -9,15 +9,13 @@ from numpy.typing import NDArray
 
 from privopt.curator import loops, scan
 from privopt.curator.base import Curator
-from privopt.curator.dataless import Dataless
-from privopt.curator.feeds import Feed
-from privopt.curator.handles import StreamRequest
+from privopt.curator.dry_run import Dataless
+from privopt.curator.handles import Feed, StreamRequest
 from privopt.curator.transcript import Release, Transcript
 from privopt.engine.drawn_rows import Handed, absent_rows
 from privopt.errors import ReplayMismatch
-from privopt.ledger.payer import Payer
-from privopt.ledger.sampling import Sampling
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.events import Sampling
+from privopt.ledger.payer import Payer, Unlimited
 from privopt.mechanisms.base import Mechanism, StreamMechanism
 from privopt.public import Public
 from privopt.queries.base import Query, Scalar

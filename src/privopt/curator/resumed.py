@@ -11,8 +11,7 @@ from privopt.curator import loops
 from privopt.curator.base import Curator
 from privopt.curator.cuts import Cuts, Standing, require_lasting
 from privopt.curator.dry_run import DryRun
-from privopt.curator.feeds import Feed
-from privopt.curator.handles import Held, Stream
+from privopt.curator.handles import Feed, Held, Stream
 from privopt.curator.journal import Journal, Line
 from privopt.curator.local import LocalCurator
 from privopt.curator.replay import Replay
@@ -20,9 +19,8 @@ from privopt.curator.transcript import Release, Transcript
 from privopt.engine.protocol import Engine
 from privopt.errors import ArgumentError, ReplayMismatch
 from privopt.json_values import json_value
-from privopt.ledger.events import Event, NoEvent
+from privopt.ledger.events import Event, NoEvent, Sampling
 from privopt.ledger.payer import Payer
-from privopt.ledger.sampling import Sampling
 from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, Query, Scalar

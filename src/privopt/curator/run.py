@@ -14,9 +14,8 @@ import numpy as np
 
 from privopt.curator.base import Curator, Observer
 from privopt.curator.cuts import Assigned, Cuts
-from privopt.curator.digests import digest
 from privopt.curator.dry_run import Trial
-from privopt.curator.journal import Journal
+from privopt.curator.journal import Journal, digest
 from privopt.curator.journals import (
     DATA,
     account_named,
@@ -27,9 +26,8 @@ from privopt.curator.journals import (
     versions,
 )
 from privopt.curator.local import LocalCurator
-from privopt.curator.outlays import begun
 from privopt.curator.resumed import Rehearsal, ResumedCurator, refusal
-from privopt.curator.transcript import Transcript
+from privopt.curator.transcript import Transcript, begun
 from privopt.data.blocks import Block, block_assignment
 from privopt.data.places import Places
 from privopt.data.units import Units
@@ -38,12 +36,11 @@ from privopt.errors import AccountError, ArgumentError, PrivoptError
 from privopt.json_values import json_value
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
-from privopt.ledger.default_account import paying_account
-from privopt.ledger.dominating import dominating
+from privopt.ledger.composition import dominating
+from privopt.ledger.default_account import Statement, paying_account
 from privopt.ledger.events import Event
 from privopt.ledger.ledger import Ledger
 from privopt.ledger.payer import Payer
-from privopt.ledger.statement import Statement
 from privopt.mechanisms.drawable import require_drawable
 from privopt.mechanisms.noise import NoiseSource
 from privopt.public import Public

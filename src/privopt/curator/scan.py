@@ -23,13 +23,13 @@ from jaxtyping import Array
 from numpy.typing import NDArray
 from scipy import stats
 
-from privopt.curator.feeds import Feed, Turns
+from privopt.curator.handles import Feed, Turns
 from privopt.curator.loops import Slot, Step, require_priced
 from privopt.engine.compiled_loops import traced_sum
 from privopt.engine.drawn_rows import DrawnRows, Handed, drawn_bytes, in_place, most_units, side_by_side
 from privopt.engine.protocol import Engine
 from privopt.engine.rounding import rounding_bound
-from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson, Sampling, expected_units
+from privopt.ledger.events import EveryUnit, FixedSize, Poisson, Sampling, expected_units
 from privopt.mechanisms.base import Mechanism, Sensitivity
 from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.prefix_sum import PrefixSum, PrefixSumState

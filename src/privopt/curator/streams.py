@@ -11,17 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.curator import loops
-from privopt.curator.entries import Entered
-from privopt.curator.feeds import Feed
-from privopt.curator.handles import OpenStream, Stream, StreamRequest
+from privopt.curator.handles import Entered, Feed, OpenStream, Stream, StreamRequest
 from privopt.curator.transcript import FilterMark, Release, Transcript
 from privopt.data.blocks import Lineage
 from privopt.errors import add_note
-from privopt.ledger.events import Event, NoEvent, NonPrivateEvent
+from privopt.ledger.events import Event, EveryUnit, NoEvent, NonPrivateEvent, Sampling
 from privopt.ledger.payer import Payer
-from privopt.ledger.sampling import EveryUnit, Sampling
 from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism, checked_sensitivity
-from privopt.mechanisms.tested_samples import TestedSamples
+from privopt.mechanisms.tests import TestedSamples
 from privopt.public import Public
 from privopt.queries.base import Query, Scalar
 

@@ -21,7 +21,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
-from privopt.data.arrow_columns import arrow_columns, arrow_table
+from privopt.data.containers import arrow_columns, arrow_table
 from privopt.errors import ArgumentError, ArgumentTypeError
 
 Floats = NDArray[np.float64]

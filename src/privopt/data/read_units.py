@@ -10,27 +10,27 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from privopt.data.grid import GridRows
 from privopt.data.places import Ranges
 from privopt.data.record_source import Description, RecordBlock, RecordSource
 from privopt.data.room import MEMORY, Growing, Room, scatter
-from privopt.data.rows import csr_of
+from privopt.data.rows import GridRows, csr_of
 from privopt.data.storage import KEPT_BYTES, PARTED_BYTES, finite_rows, gather_rows
-from privopt.data.targets import check_targets, map_targets
-from privopt.data.unit_count import check_units
+from privopt.data.targets import check_targets, check_units, map_targets, user_weights, within
 from privopt.data.units import Units
-from privopt.data.user_digests import NOBODY, laid_out_by, user_digests
+from privopt.data.user_keys import UnitsNoise, UserSecret, is_secret
 from privopt.data.user_parts import (
+    AT_ONCE,
+    NOBODY,
     UserRecords,
+    UserRuns,
     joined_records,
+    laid_out_by,
     lay_out_part,
     part_count,
     require_few,
     require_own,
+    user_digests,
 )
-from privopt.data.user_runs import AT_ONCE, UserRuns
-from privopt.data.user_secret import UnitsNoise, UserSecret, is_secret
-from privopt.data.users import user_weights, within
 from privopt.errors import DataUnavailable
 from privopt.public import COLUMN_BYTES, Public, Relation, Weighting, of_users
 

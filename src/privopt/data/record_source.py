@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from privopt.data.user_digests import require_known_everywhere
+from privopt.data.user_parts import require_known_everywhere
 from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Relation, Weighting
 
 BLOCK_RECORDS = 2**14  # of a source that has no blocks of its own

@@ -16,15 +16,13 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from privopt.data import cells, user_keys
-from privopt.data.bounds import bound_with, check_intercept, check_row_bound, check_storage
-from privopt.data.derived import record_bytes, stored_dense
-from privopt.data.grid import GridRows, grid_steps, on_grid
 from privopt.data.places import DEALT, Places, Ranges, pieces, ranges_among
 from privopt.data.room import MEMORY, Copies, Room
 from privopt.data.rows import (
     LEAST_PEAK,
     MAPPED_NORM_SLACK,
     PRODUCT_ROWS,
+    GridRows,
     MappedRows,
     Positions,
     Rows,
@@ -32,19 +30,47 @@ from privopt.data.rows import (
     aligned_zeros,
     block_length,
     clip_stored,
+    grid_steps,
     is_computed,
     map_rows,
+    on_grid,
     row_norms,
     row_range,
     whole_tiles,
 )
-from privopt.data.storage import checked_features, finite_rows, row_copies, store_rows
-from privopt.data.targets import check_target_domain, check_targets, map_targets
-from privopt.data.unit_count import check_units
-from privopt.data.user_digests import NOBODY, laid_out_by, user_digests
-from privopt.data.user_parts import UserRecords, lay_out_part, part_count, parts_of_digests
-from privopt.data.user_secret import UnitsNoise, UserSecret, is_secret
-from privopt.data.users import choose_records, offsets, row_counts, user_weights, within
+from privopt.data.storage import (
+    checked_features,
+    finite_rows,
+    record_bytes,
+    row_copies,
+    store_rows,
+    stored_dense,
+)
+from privopt.data.targets import (
+    bound_with,
+    check_intercept,
+    check_row_bound,
+    check_storage,
+    check_target_domain,
+    check_targets,
+    check_units,
+    choose_records,
+    map_targets,
+    offsets,
+    row_counts,
+    user_weights,
+    within,
+)
+from privopt.data.user_keys import UnitsNoise, UserSecret, is_secret
+from privopt.data.user_parts import (
+    NOBODY,
+    UserRecords,
+    laid_out_by,
+    lay_out_part,
+    part_count,
+    parts_of_digests,
+    user_digests,
+)
 from privopt.problems.workload import checked_levels
 from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Public, Relation, Weighting, of_users
 

@@ -6,18 +6,250 @@ appearance: the place of a user's first record in the source, usable or not. Eve
 computes the same bits.
 """
 
+import dataclasses
+import datetime
 import functools
-from collections.abc import Sequence
-from typing import NamedTuple
+import hashlib
+import itertools
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.util import hash_array
 
-from privopt.data.user_digests import NOBODY, Digests
-from privopt.data.user_keys import joined
-from privopt.data.users import choose_records
-from privopt.errors import DataUnavailable
+from privopt.data.cells import unheard
+from privopt.data.room import Room
+from privopt.data.targets import choose_records
+from privopt.data.user_keys import (
+    INTEGERS,
+    TEXTS,
+    UserSecret,
+    are_of,
+    integer_key,
+    joined,
+    key_cells,
+    key_columns,
+    key_of,
+    number_key,
+    text_key,
+)
+from privopt.errors import ArgumentError, DataUnavailable
+
+# ------------------------------------------------------------------------------------------------------------
+# Keys of users as 128 bits of a secret hash: equal for equal keys, whoever reads them, in whatever block.
+# What makes two keys one is said in `user_keys`. A key is written as a text that is the same for all keys equal to it,
+# and the text is hashed twice by SipHash-2-4 under keys of `UserSecret`, two others for each kind of texts. The first
+# half of a digest tells the part, and whether the key is missing; both together tell the user.
+
+
+Digests = NDArray[np.uint64]  # one half of each, or (2, rows) both
+Kind = Literal["text", "bytes", "time", "span", "clock", "tuple", "other", "columns"]
+Written = tuple[Kind, Any]
+
+NOBODY = np.uint64(0)  # both halves of the digest of a missing key
+_SIPHASH: Any = hash_array
+
+
+class KeysOfOwnTypes(ArgumentError):
+    """There are keys that only the process that holds them can tell apart. Says which can be told apart anywhere."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "keys of users that several processes read are numbers, texts, bytes, truth values, UUIDs, times, or "
+            "tuples of these: what any other value is equal to is known where it was made. Give such a key's "
+            "text, or read the records in one process (engine='memory' or 'stream')."
+        )
+
+
+def require_known_everywhere(private_keys: Any, rows: int) -> None:
+    """Refuse keys that processes cannot tell apart which did not make them.
+
+    Privacy:
+        The types of keys are part of how data are given, as their number is, and not of what they hold; the message is
+        the same whichever they are, and whosever.
+    Raises:
+        KeysOfOwnTypes: there are some.
+        ArgumentError: there is not one key for each record.
+    """
+    elsewhere = dataclasses.replace(UserSecret.drawn(None, 0), process=b"")
+    user_digests(private_keys, rows, elsewhere)
+
+
+def user_digests(private_keys: Any, rows: int, secret: UserSecret) -> Digests:
+    """The digest of each user key, (2, rows); `NOBODY` where it is missing.
+
+    Args:
+        private_keys: (rows,) keys, or (rows, k) for keys of several columns, see `user_keys.user_codes`.
+        rows: how many records there are.
+        secret: whose hash it is.
+    Privacy:
+        All records of a person are one unit: keys that `user_codes` takes for one have one digest, in every process and
+        whatever the type of the column that holds them. Two people of one digest would be one unit, which one of them
+        leaves changed and not gone: that could move a result by more than a unit may. The hash being secret, a person
+        shares a digest with one of n others with probability n / 2^128 at most, below 2^-95 for 2^33 of them: as
+        unlikely as that the key of a noise generator is guessed.
+    Raises:
+        ArgumentError: there is not one key for each record.
+        KeysOfOwnTypes: there is a key of a type of its own, and this is not the process that drew the secret, which has
+            numbered such keys.
+    """
+    private_columns = [_column_digests(column, secret) for column in key_columns(private_keys, rows)]
+    if len(private_columns) == 1:
+        return private_columns[0]
+    private_table = np.ascontiguousarray(np.concatenate(private_columns).T)  # (rows, 2 k)
+    private_texts = private_table.view(f"V{private_table.shape[1] * 8}").ravel().astype(object)
+    private_digests = _hashed(private_texts, "columns", secret)
+    private_digests[:, np.any(private_table[:, ::2] == NOBODY, axis=1)] = NOBODY
+    return private_digests
+
+
+def laid_out_by(secret: UserSecret) -> str:
+    """What tells a secret, and how it is made use of, from others: equal where the same keys have the same digests.
+
+    Empty where keys of types of their own were met, whose digests another process does not know.
+
+    Privacy:
+        It is a hash of two digests of public keys: without the secret, random letters.
+    """
+    if secret.private_others:
+        return ""
+    private_digests = user_digests(np.array([0, 1]), 2, secret)
+    return hashlib.blake2b(
+        private_digests.tobytes(), key=secret.private_seed, person=b"privopt layout", digest_size=32
+    ).hexdigest()
+
+
+def _column_digests(private_keys: Any, secret: UserSecret) -> Digests:
+    """The digests of one column; each case is one of `user_keys`'s."""
+    dtype = getattr(private_keys, "dtype", None)
+    if isinstance(dtype, np.dtype):
+        private_values = np.asarray(private_keys)
+        if dtype.kind in "iu":
+            return _of_distinct(private_values, lambda known: known.astype(str).astype(object), secret)
+        if dtype.kind == "f" and dtype.itemsize <= 8:
+            private_values = private_values.astype(np.float64) + 0.0
+            return _of_distinct(
+                private_values, lambda known: _objects(map(number_key, known.tolist())), secret
+            )
+        if dtype.kind == "b":
+            return _of_distinct(private_values, lambda known: known.astype(str).astype(object), secret)
+        if dtype.kind in "mM":
+            private_codes, private_known = pd.factorize(private_values.astype(np.int64))
+            return _of_cells(private_known.view(dtype.newbyteorder("=")), secret)[:, private_codes]
+    private_cells = key_cells(private_keys)
+    if are_of(private_cells, TEXTS):
+        return _hashed(_objects(map(text_key, private_cells)), "text", secret)
+    if are_of(private_cells, INTEGERS):
+        return _hashed(_objects(map(integer_key, map(int, private_cells))), "text", secret)
+    return _of_cells(private_cells, secret)
+
+
+def _of_distinct(
+    private_values: NDArray[Any], written: Callable[[NDArray[Any]], NDArray[Any]], secret: UserSecret
+) -> Digests:
+    """The digests of numbers, each different one written once; NaN is missing."""
+    private_codes, private_known = pd.factorize(private_values)
+    private_digests = _hashed(written(np.asarray(private_known)), "text", secret)
+    private_missing = np.full((2, 1), NOBODY)
+    return np.append(private_digests, private_missing, axis=1)[
+        :, private_codes
+    ]  # the last one is where -1 points
+
+
+def _of_cells(private_cells: Any, secret: UserSecret) -> Digests:
+    """The digests of cells of any types."""
+    with unheard():
+        private_written = [_written(private_cell) for private_cell in private_cells]
+    private_digests = np.full((2, len(private_written)), NOBODY)
+    kinds: set[Kind] = {written[0] for written in private_written if written is not None}
+    for kind in kinds:
+        if kind == "other" and not secret.is_at_home:
+            raise KeysOfOwnTypes
+        private_places = [j for j, written in enumerate(private_written) if written and written[0] == kind]
+        private_texts = [written[1] for written in private_written if written and written[0] == kind]
+        if kind == "other":
+            private_texts = [_numbered(private_key, secret) for private_key in private_texts]
+        private_digests[:, private_places] = _hashed(_objects(private_texts), kind, secret)
+    return private_digests
+
+
+def _numbered(private_key: Hashable, secret: UserSecret) -> str:
+    """The text of a key of a type of its own; empty where it cannot be compared."""
+    try:
+        return str(secret.number(private_key))
+    except Exception:
+        return ""
+
+
+def _hashed(private_texts: NDArray[Any], kind: Kind, secret: UserSecret) -> Digests:
+    """The hash of texts or bytes of one kind, (2, texts); an empty text is missing."""
+    keys = secret.hash_keys(kind)
+    try:
+        private_halves = [_SIPHASH(private_texts, hash_key=key, categorize=False) for key in keys]
+    except UnicodeEncodeError:  # half of a pair of surrogates
+        private_bytes = _objects(_encoded(private_text) for private_text in private_texts)
+        private_halves = [_SIPHASH(private_bytes, hash_key=key, categorize=False) for key in keys]
+    private_digests = np.maximum(np.stack(private_halves), np.uint64(1))
+    private_digests[:, private_texts == ""] = NOBODY
+    return private_digests
+
+
+def _written(private_cell: Any) -> Written | None:
+    """A cell as a text, by its kind; None where it is missing, or cannot be hashed or compared."""
+    try:
+        private_key = key_of(private_cell)
+        hash(private_key)
+        return None if private_key is None else _written_key(private_key)
+    except Exception:
+        return None
+
+
+def _written_key(private_key: Hashable) -> Written:
+    """A key of `user_keys.key_of` as a text, the same for all that are equal to it; itself of a type of its own."""
+    match private_key:
+        case str():
+            return "text", private_key
+        case ("bytes", bytes() as private_bytes):
+            return "bytes", bytes(private_bytes)
+        case ("time", str() as private_text):
+            return "time", private_text
+        case ("span", str() as private_text):
+            return "span", private_text
+        case (_, datetime.time(tzinfo=None) as private_clock) if type(private_clock) is datetime.time:
+            return "clock", private_clock.replace(fold=0).isoformat()
+        case ("tuple", *private_parts):
+            private_listed = [_written_key(private_part) for private_part in private_parts]
+            if any(kind == "other" for kind, _ in private_listed):
+                return "other", private_key
+            return "tuple", _listed(private_listed)
+        case _:
+            return "other", private_key
+
+
+def _listed(private_parts: Sequence[Written]) -> bytes:
+    """Written keys one after the other, each with its kind and its length, so that no two lists are alike."""
+    private_pieces = list[bytes]()
+    for kind, private_text in private_parts:
+        private_bytes = _encoded(private_text)
+        private_pieces += [f"{kind} {len(private_bytes)} ".encode(), private_bytes]
+    return b"".join(private_pieces)
+
+
+def _encoded(private_text: str | bytes) -> bytes:
+    return private_text if isinstance(private_text, bytes) else private_text.encode("utf-8", "surrogatepass")
+
+
+def _objects(private_values: Any) -> NDArray[Any]:
+    private_list = list(private_values)
+    private_array = np.empty(len(private_list), dtype=object)
+    private_array[:] = private_list
+    return private_array
+
+
+# ---- Users in parts by a secret hash of their keys, so that no process need know all of them ---------------
+
 
 MOST_USERS = 2**19  # of a part: `engine.rounding.PART_UNITS`
 MEAN_USERS = MOST_USERS - 2**14  # of a part, where there are several: at most so many, in the mean
@@ -233,3 +465,70 @@ def _codes(private_records: UserRecords) -> NDArray[np.int64]:
     """One number for each user, in order of appearance."""
     private_halves = (private_records.private_digests, private_records.private_rest)
     return joined([pd.factorize(private_half)[0].astype(np.int64) for private_half in private_halves])
+
+
+# ---- Records of users outside of memory: in sorted runs, of which those of some users are read together ----
+
+
+AT_ONCE = 2**18  # records that are sorted or laid out together
+_RECORD_BYTES = 8 + 8 + 8 + 8 + 1
+
+
+class UserRuns:
+    """Records in runs, each sorted by digest, so that any users' records lie together in each run.
+
+    Args:
+        rows: the most records that are appended.
+        cap: M, the most that a user keeps.
+        room: where they lie.
+    """
+
+    def __init__(self, rows: int, cap: int, room: Room) -> None:
+        self._cap, self._room = cap, room.another(_RECORD_BYTES * rows)
+        self._private_all = UserRecords(
+            self._room.zeros(rows, np.uint64),
+            self._room.zeros(rows, np.uint64),
+            self._room.zeros(rows, np.int64),
+            self._room.zeros(rows, np.float64),
+            self._room.zeros(rows, np.bool_),
+        )
+        self._private_edges = [0]
+
+    def append(self, private_records: UserRecords) -> None:
+        """Put a run of what may matter of some records behind the others."""
+        private_run = private_records.taken(needed(private_records, self._cap))
+        start = self._private_edges[-1]
+        for private_column, private_values in zip(self._private_all, private_run, strict=True):
+            self._room.write(private_column, start, private_values)
+        self._private_edges.append(start + len(private_run.private_places))
+
+    def count(self) -> int:
+        """How many users there are."""
+        return sum(count_users(private_bucket) for private_bucket in self.buckets(0, 1))
+
+    def buckets(self, part: int, parts: int) -> Iterator[UserRecords]:
+        """The records of a part, about `AT_ONCE` at a time, each user's together.
+
+        Of a user there are no more than M + 1 from each run, so that a bucket does not grow with what one user has.
+        """
+        private_each = max(1, -(-self._private_edges[-1] // (AT_ONCE * parts)))
+        first = private_each * part
+        private_starts = part_starts(private_each * parts)[first : first + private_each + 1]
+        private_cuts = [self._cuts(run, private_starts) for run in itertools.pairwise(self._private_edges)]
+        for k in range(private_each):
+            yield joined_records([self._copied(slice(*cuts[k : k + 2])) for cuts in private_cuts])
+
+    def _cuts(self, run: tuple[int, int], private_starts: Digests) -> NDArray[np.int64]:
+        """Where the digests from each start on begin in a run, and where the run ends."""
+        self._room.trim()  # a search touches pages all over the run
+        private_digests = self._private_all.private_digests[slice(*run)]
+        return np.append(np.searchsorted(private_digests, private_starts), len(private_digests)) + run[0]
+
+    def _copied(self, where: slice) -> UserRecords:
+        """A copy of some records, of which no page stays in memory."""
+        return UserRecords(
+            *(
+                self._room.read(private_column, where.start, where.stop)
+                for private_column in self._private_all
+            )
+        )

@@ -6,16 +6,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from privopt.data import derived
+from privopt.data import storage as derived
 from privopt.data.read_units import read_units
 from privopt.data.record_source import Description, RecordSource
 from privopt.data.units import Units, UnitsNoise
 from privopt.engine.in_process import InProcessEngine
-from privopt.engine.memory_limit import memory_share
-from privopt.engine.placement import Placement
-from privopt.engine.protocol import Engine, EngineName
+from privopt.engine.placement import Placement, memory_share
+from privopt.engine.protocol import Engine, EngineName, Succession
 from privopt.engine.reference import ReferenceEngine
-from privopt.engine.succession import Succession
 from privopt.errors import ArgumentError
 from privopt.public import STORAGES, Public, Relation, row_bytes
 

@@ -12,15 +12,24 @@ from numba.core import config
 from numpy.typing import NDArray
 from scipy import sparse
 
-from privopt.data.grid import GridRows
-from privopt.data.rows import MappedRows, block_length, take_rows
+from privopt.data.rows import GridRows, MappedRows, block_length, take_rows
+from privopt.data.targets import offsets, row_counts
 from privopt.data.units import Units
-from privopt.data.users import offsets, row_counts
 from privopt.engine import kernels
-from privopt.engine.carried_slopes import CarriedSlopes, SlopeMemory
-from privopt.engine.formulas import FAST, FORMULAS, LARGEST, compiled, exponential
-from privopt.engine.kernels import TILE, add, add_share, gather, padded, predictions
-from privopt.engine.mixed_kernel import sum_mixed_records, sum_mixed_users
+from privopt.engine.kernels import (
+    FAST,
+    FORMULAS,
+    LARGEST,
+    TILE,
+    add,
+    add_share,
+    compiled,
+    exponential,
+    gather,
+    padded,
+    predictions,
+)
+from privopt.engine.mixed_kernel import CarriedSlopes, SlopeMemory, sum_mixed_records, sum_mixed_users
 from privopt.engine.rounding import BLOCK_ROWS, BlockedSum
 from privopt.problems.glm import KernelCode
 from privopt.queries.base import LARGEST_RADIUS, ROUNDING_MARGIN, SMALLEST_RADIUS, KernelCall, RowForm

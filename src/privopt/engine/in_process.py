@@ -12,41 +12,48 @@ from jaxtyping import Array, Bool, Float
 from numpy.typing import NDArray
 from scipy import sparse
 
-from privopt.data.derived import Extra
-from privopt.data.groups import GroupDraw
+from privopt.data.participants import GroupDraw
 from privopt.data.places import Places, ranges_among
 from privopt.data.rows import Positions, dense_product, row_peaks, take_rows
+from privopt.data.storage import Extra
 from privopt.data.units import Units
 from privopt.engine import fast_path, local_passes
-from privopt.engine.carried_slopes import CarriedSlopes
 from privopt.engine.drawn_rows import DrawnRows, drawn_rows, held_rows
 from privopt.engine.general_path import block_coefficients, block_length, of_any_number
-from privopt.engine.loss_sums import loss_sum
+from privopt.engine.mixed_kernel import CarriedSlopes
 from privopt.engine.parts import Range, ranges_of, sum_over_parts
-from privopt.engine.reference import ReferenceEngine, checked, group_parts, with_absent, with_typed_leaves
+from privopt.engine.reference import (
+    ReferenceEngine,
+    checked,
+    group_parts,
+    loss_sum,
+    with_absent,
+    with_typed_leaves,
+)
 from privopt.engine.rounding import BLOCK_ROWS, BlockedSum
-from privopt.engine.second_moments import second_moment_sum, supports_second_moment
-from privopt.engine.user_gradients import gradient_and_count_sum, supports_gradient_and_count
-from privopt.engine.value_sums import prediction_sum, supports_predictions
-from privopt.ledger.sampling import Sampling
+from privopt.engine.user_gradients import (
+    gradient_and_count_sum,
+    prediction_sum,
+    second_moment_sum,
+    supports_gradient_and_count,
+    supports_predictions,
+    supports_second_moment,
+)
+from privopt.ledger.events import Sampling
 from privopt.precision import double_precision
 from privopt.problems.saddle import BilinearGame
 from privopt.problems.workload import cells_of, strides_of
 from privopt.proofs.huberised_objective import HuberisedObjective
 from privopt.proofs.huberised_sum import LossSum
 from privopt.public import Public
-from privopt.queries.averaged_gradient import AveragedGradient
 from privopt.queries.base import MeanQuery, Query, RecordSum, RowForm, Scalar
-from privopt.queries.gradient_and_count import GradientAndCount
-from privopt.queries.gradient_norms import GradientNorms
-from privopt.queries.group_losses import GroupLosses, GroupLossScores
-from privopt.queries.local_pass import LocalPass
-from privopt.queries.marginals import MarginalMeans
-from privopt.queries.payoff_means import PayoffMeans, payoff_size
-from privopt.queries.query_means import QueryMeans
+from privopt.queries.gradient_norms import AveragedGradient, GradientAndCount, GradientNorms
+from privopt.queries.groups import GroupLosses, GroupLossScores
+from privopt.queries.lots import LocalPass
+from privopt.queries.marginals import MarginalMeans, QueryMeans
+from privopt.queries.moments import TotalWeight, UsableUnits, WeightedSecondMoment
+from privopt.queries.payoffs import PayoffMeans, payoff_size
 from privopt.queries.safeguards import row_form_of, stated_sensitivity
-from privopt.queries.second_moment import WeightedSecondMoment
-from privopt.queries.total_weight import TotalWeight, UsableUnits
 from privopt.queries.values import ValueSum
 
 

@@ -9,14 +9,22 @@ from numpy.typing import NDArray
 from privopt.data.rows import MappedRows
 from privopt.data.units import Units
 from privopt.engine.fast_path import in_order, kernel_rows, lane_ends, run_lanes, shrunk
-from privopt.engine.formulas import FAST, FORMULAS, LARGEST, compiled, exponential, slopes
-from privopt.engine.kernels import scale_into_ball, touch
+from privopt.engine.kernels import (
+    FAST,
+    FORMULAS,
+    LARGEST,
+    compiled,
+    exponential,
+    scale_into_ball,
+    slopes,
+    touch,
+)
 from privopt.engine.rounding import BLOCK_ROWS
 from privopt.problems.constraints import L2Ball, Unconstrained
 from privopt.problems.glm import GLMLoss, KernelCode
 from privopt.problems.regularisers import SeparableRegulariser
 from privopt.queries.base import MeanQuery
-from privopt.queries.local_pass import LocalPass, visiting_order
+from privopt.queries.lots import LocalPass, visiting_order
 
 
 def supports(units: Units, query: MeanQuery) -> bool:

@@ -1,15 +1,16 @@
 """What a curator asks of an engine, whatever it computes with."""
 
-from typing import Any, Literal, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, TypeVar, final, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.data.derived import Extra
-from privopt.data.groups import GroupDraw
+from privopt.data.participants import GroupDraw
 from privopt.data.places import Places
+from privopt.data.storage import Extra
 from privopt.engine.drawn_rows import DrawnRows
-from privopt.ledger.sampling import Sampling
+from privopt.ledger.events import Sampling
 from privopt.proofs.huberised_objective import HuberisedObjective
 from privopt.proofs.huberised_sum import LossSum
 from privopt.public import Public
@@ -104,7 +105,7 @@ class Engine(Protocol):
         ...
 
     def gather_groups(self, query: MeanQuery, private_draw: GroupDraw) -> NDArray[np.float64]:
-        """Each group's clipped contribution as a flat vector, (C, k), see `data.groups`; zero for an empty group."""
+        """Each group's clipped contribution as a flat vector, (C, k), see `data.participants`; zero for an empty group."""
         ...
 
     def presence(self) -> NDArray[np.bool_]:
@@ -179,3 +180,37 @@ class Engine(Protocol):
         the engine any more, and at the end of the process, however that comes.
         """
         ...
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Engines that come one after the other: what one has outside of this process' memory is kept for the next.
+
+
+K = TypeVar("K")
+
+
+@final
+class Succession:
+    """Engines of one run, of which one is open at a time.
+
+    Between two of them their room on a disk is not given back, so that no other program can take it: a run that was
+    paid for goes on. Without it, each engine takes and gives back its own.
+    """
+
+    def __init__(self) -> None:
+        self._kept: Any = None
+
+    def kept(self, made: Callable[[], K]) -> K:
+        """What the engine before left, or what is made for the first."""
+        if self._kept is None:
+            self._kept = made()
+        return self._kept
+
+    def close(self) -> None:
+        """After the last engine: what is kept is given back."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.close()
+
+    def __repr__(self) -> str:
+        return "Succession()"

@@ -7,16 +7,15 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.data.derived import Extra
-from privopt.data.groups import GroupDraw
-from privopt.data.participants import drawn_positions
+from privopt.data.participants import GroupDraw, drawn_positions
 from privopt.data.places import Places
+from privopt.data.storage import Extra
 from privopt.engine.drawn_rows import DrawnRows, most_units
 from privopt.engine.general_path import contribution_shape
 from privopt.engine.parts import total_of_parts
 from privopt.engine.reference import checked, with_typed_leaves
 from privopt.engine.rounding import BLOCK_ROWS, PART_UNITS, BlockedSum
-from privopt.ledger.sampling import Sampling
+from privopt.ledger.events import Sampling
 from privopt.precision import double_precision
 from privopt.proofs.huberised_objective import HuberisedObjective
 from privopt.proofs.huberised_sum import LossSum

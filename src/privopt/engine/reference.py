@@ -5,21 +5,21 @@ No kernel, no shortcut for generalised-linear losses, no compiled loop: what the
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.data.derived import Extra
-from privopt.data.groups import GroupDraw, GroupedUnits, group_records
-from privopt.data.participants import drawn_positions
+from privopt.data.participants import GroupDraw, GroupedUnits, drawn_positions, group_records
 from privopt.data.places import Places
+from privopt.data.room import MEMORY
 from privopt.data.rows import take_rows
+from privopt.data.storage import Extra
+from privopt.data.targets import row_counts, within
 from privopt.data.units import Units
-from privopt.data.users import row_counts, within
 from privopt.engine.drawn_rows import DrawnRows, drawn_rows, held_rows, most_units
 from privopt.engine.general_path import (
     UnitChunk,
@@ -28,11 +28,10 @@ from privopt.engine.general_path import (
     chunk_sum,
     of_any_number,
 )
-from privopt.engine.loss_sums import loss_sum
-from privopt.engine.parts import Range, parts_of, ranges_of, sum_over_parts
+from privopt.engine.parts import Range, parts_of, ranges_of, sum_over_parts, total_of_parts
 from privopt.engine.rounding import BlockedSum
-from privopt.engine.value_sums import host_contributions
-from privopt.ledger.sampling import Sampling
+from privopt.engine.user_gradients import host_contributions
+from privopt.ledger.events import Sampling
 from privopt.precision import double_precision
 from privopt.proofs.huberised_objective import HuberisedObjective
 from privopt.proofs.huberised_sum import LossSum
@@ -132,7 +131,7 @@ class ReferenceEngine:
             )
 
     def gather_groups(self, query: MeanQuery, private_draw: GroupDraw) -> NDArray[np.float64]:
-        """Each group's clipped contribution as a flat vector, (C, k), see `data.groups`; zero for an empty group."""
+        """Each group's clipped contribution as a flat vector, (C, k), see `data.participants`; zero for an empty group."""
         private_parts = group_parts(self.units, private_draw)
         return np.concatenate(
             [ReferenceEngine(private_part).vectors(query) for private_part in private_parts]
@@ -309,3 +308,100 @@ def with_typed_leaves(query: MeanQuery) -> MeanQuery:
 
     leaves, structure = jax.tree.flatten(query)
     return jax.tree.unflatten(structure, map(typed, leaves))
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Sums of losses over units in parts, for queries that minimise them: each part for itself, then an
+# `ExactSum`.
+
+
+Vector = NDArray[np.float64]
+
+
+class LossSumOverParts:
+    """The sum over all parts, see `LossSum`.
+
+    Args:
+        objective: whose losses are added up.
+        private_parts: the sums over the parts.
+    Privacy:
+        The bounds of one record's part in each sum, from which their grids follow, are public or follow from the point
+        that is asked about. `gradient_rounding` covers the grid of the gradients: it allows 40 roundings more than
+        there are, and a grid of K parts adds K d 2^-76 times the bound at most.
+    """
+
+    def __init__(self, objective: HuberisedObjective, private_parts: Sequence[LossSum]) -> None:
+        self._objective, self._private_parts = objective, private_parts
+
+    @property
+    def private_rows(self) -> int:
+        """See `LossSum.private_rows`."""
+        return sum(private_part.private_rows for private_part in self._private_parts)
+
+    def gradient(self, at: Vector) -> Vector:
+        """See `LossSum.gradient`."""
+        bound = self._objective.gradient_bound
+        return total_of_parts((private_part.gradient(at) for private_part in self._private_parts), bound)
+
+    def hessian(self, at: Vector) -> NDArray[np.float64]:
+        """See `LossSum.hessian`."""
+        bound = self._objective.curvature
+        return total_of_parts((private_part.hessian(at) for private_part in self._private_parts), bound)
+
+    def hessian_product(self, at: Vector) -> Callable[[Vector], Vector]:
+        """See `LossSum.hessian_product`."""
+        private_products = [private_part.hessian_product(at) for private_part in self._private_parts]
+
+        def product(vector: Vector) -> Vector:
+            bound = product_bound(self._objective, vector)
+            return total_of_parts((private_product(vector) for private_product in private_products), bound)
+
+        return product
+
+
+class PassingLossSum:
+    """A sum that keeps nothing of the size of the records: what follows from them is computed whenever it is asked.
+
+    Args:
+        make: makes the sum.
+        private_rows: how many records there are.
+    """
+
+    def __init__(self, make: Callable[[], LossSum], private_rows: int) -> None:
+        self._make, self._private_rows = make, private_rows
+
+    @property
+    def private_rows(self) -> int:
+        """See `LossSum.private_rows`."""
+        return self._private_rows
+
+    def gradient(self, at: Vector) -> Vector:
+        """See `LossSum.gradient`."""
+        return self._make().gradient(at)
+
+    def hessian(self, at: Vector) -> NDArray[np.float64]:
+        """See `LossSum.hessian`."""
+        return self._make().hessian(at)
+
+    def hessian_product(self, at: Vector) -> Callable[[Vector], Vector]:
+        """See `LossSum.hessian_product`."""
+        return lambda vector: self._make().hessian_product(at)(vector)
+
+
+def product_bound(objective: HuberisedObjective, vector: Vector) -> float:
+    """How long one record's Hessian times a vector can be."""
+    return objective.curvature * float(np.linalg.norm(vector))
+
+
+def loss_sum(objective: HuberisedObjective, private_parts: Sequence[Units]) -> LossSum:
+    """The sum over the units of parts, at least one; of one part as it is, since it is no sum of parts.
+
+    Some numbers of every record are kept where the rows are in memory, and nowhere else.
+    """
+    private_sums = [_sum_of_part(objective, private_part) for private_part in private_parts]
+    return private_sums[0] if len(private_sums) == 1 else LossSumOverParts(objective, private_sums)
+
+
+def _sum_of_part(objective: HuberisedObjective, private_part: Units) -> LossSum:
+    make = partial(objective.over, private_part.private_features, private_part.private_targets)
+    return make() if private_part.room is MEMORY else PassingLossSum(make, private_part.private_count)

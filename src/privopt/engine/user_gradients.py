@@ -4,13 +4,18 @@ Averages commute with a linear map of the rows: a user's gradient in other coord
 is formed from the stored rows, so that no mapped copy of the rows is needed.
 """
 
+import math
+from functools import partial
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 from numpy.typing import NDArray
 from scipy import sparse
 
-from privopt.data.rows import MappedRows
+from privopt.data.rows import MappedRows, Positions, dense_product, take_rows
 from privopt.data.units import Units
 from privopt.engine.fast_path import (
     in_order,
@@ -20,22 +25,31 @@ from privopt.engine.fast_path import (
     shrunk,
     steps_of,
 )
-from privopt.engine.formulas import FAST, FORMULAS, compiled, slopes
+from privopt.engine.general_path import UnitChunk, contributions_of_records, values_length
 from privopt.engine.kernels import (
+    FAST,
+    FORMULAS,
     TILE,
     add,
     add_share,
+    compiled,
     decode,
     gather,
     padded,
     predictions,
     rows_of_user,
     scale_into_ball,
+    slopes,
     touch,
 )
-from privopt.engine.rounding import BLOCK_ROWS
+from privopt.engine.rounding import BLOCK_ROWS, BlockedSum
+from privopt.problems.black_box import BlackBox, CallsOfPoints, quiet_calls
 from privopt.problems.losses import GLMLoss
-from privopt.queries.gradient_and_count import GradientAndCount
+from privopt.queries.base import MeanQuery, shrunk_radius
+from privopt.queries.gradient_norms import GradientAndCount
+from privopt.queries.moments import WeightedSecondMoment
+from privopt.queries.safeguards import clips_by_itself
+from privopt.queries.values import ValueSum, of_predictions
 
 _USERS = 16  # users whose averages are mapped together
 _MOST_COLUMNS = 4096  # of a map; the averages of `_USERS` users then take half a megabyte
@@ -268,3 +282,223 @@ def sum_gradients_and_counts(
                         vectors[u, k] = (vectors[u, k] if finite else 0.0) - centre[k]
                     _add_clipped(vectors[u], every, width, limits, share)
             add_share(share, totals[lane])
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Sums of contributions that know losses by their values: on the host, or from one product of rows and
+# points.
+
+
+def host_contributions(query: ValueSum, chunk: UnitChunk) -> NDArray[np.float64]:
+    """The clipped contribution of each unit of a chunk, (c, ...), by a loss that is called on the host.
+
+    Privacy:
+        The callable meets one record at a time, see `CallsOfPoints`; what it answers, or that it raises, becomes values
+        of that record alone. From there on it is the general path: an average over the unit's records, zero if it is
+        not finite, clipped.
+    """
+    loss = query.loss
+    assert isinstance(loss, BlackBox)
+    points = np.asarray(query.points(), np.float64)
+    calls = CallsOfPoints(loss, points)
+    private_values = np.full((*chunk.private_mask.shape, len(points)), np.nan)
+    with quiet_calls():
+        for unit, record in np.argwhere(chunk.private_mask):
+            private_values[unit, record] = calls(
+                chunk.private_features[unit, record], float(chunk.private_targets[unit, record])
+            )
+    # Rows have been used: the compiled rest does not depend on how many columns they have.
+    private_rest = chunk._replace(private_features=np.zeros((len(private_values), 1, 1)))
+    return np.asarray(_from_values(query, private_values, private_rest))
+
+
+def supports_predictions(units: Units, query: MeanQuery) -> bool:
+    """Whether `prediction_sum` computes the query: values of a generalised-linear loss, a unit being a record."""
+    return isinstance(query, ValueSum) and isinstance(query.loss, GLMLoss) and units.private_offsets is None
+
+
+def prediction_sum(
+    units: Units, query: ValueSum, private_positions: NDArray[np.int64] | None
+) -> NDArray[np.float64]:
+    """The clipped sum over records whose loss is a function of linear predictions: one product for all points.
+
+    Args:
+        units: the data; a unit is a record.
+        query: what to compute.
+        private_positions: which units take part; None for all.
+    Privacy:
+        As on the general path; sparse rows stay sparse. Blocks have one length, from public numbers, so that nobody's
+        record changes how another's is rounded.
+    """
+    loss = query.loss
+    assert isinstance(loss, GLMLoss)
+    points = np.asarray(query.points(), np.float64)
+    columns = points.reshape(len(points), units.public.d, loss.outputs)
+    matrix = np.ascontiguousarray(np.moveaxis(columns, 1, 0).reshape(units.public.d, -1))
+    count = units.private_count if private_positions is None else len(private_positions)
+    length = values_length(query, units.public, sampled=private_positions is not None)
+    total: BlockedSum | None = None
+    for start in range(0, max(count, 1), length):
+        stop = min(start + length, count)
+        where = slice(start, stop) if private_positions is None else private_positions[start:stop]
+        private_block: Any
+        if isinstance(units.private_features, sparse.csr_array):
+            private_block = units.private_features[where]
+        else:
+            private_block = take_rows(units.private_features, where).astype(np.float64)
+        private_predictions = np.zeros((length, matrix.shape[1]))
+        private_predictions[: stop - start] = (
+            dense_product(private_block, matrix)
+            if isinstance(private_block, np.ndarray)
+            else private_block @ matrix
+        )
+        private_targets, private_mask = np.zeros(length), np.zeros(length, np.bool_)
+        private_targets[: stop - start] = units.private_targets[where]
+        private_mask[: stop - start] = units.private_present[where]
+        private_rest = UnitChunk(
+            np.zeros((length, 1, 1)),
+            private_targets[:, None],
+            private_mask[:, None],
+            np.ones(length),
+            np.zeros(length, np.int32),
+        )
+        private_part = np.asarray(_from_predictions(query, private_predictions, private_rest))
+        total = BlockedSum(private_part.shape) if total is None else total
+        total.add(private_part, stop - start)
+    assert total is not None
+    return total.total()
+
+
+@jax.jit
+def _from_values(
+    query: ValueSum, private_values: Float[Array, "c M m"], chunk: UnitChunk
+) -> Float[Array, "c ..."]:
+    return contributions_of_records(query, chunk, jax.vmap(jax.vmap(query.of_values))(private_values))
+
+
+@jax.jit
+def _from_predictions(
+    query: ValueSum, private_predictions: Float[Array, "b P"], chunk: UnitChunk
+) -> Float[Array, "..."]:
+    """The sum of a block of records' clipped vectors."""
+    loss = query.loss
+    assert isinstance(loss, GLMLoss)
+    rows = private_predictions.shape[0]
+    shape = (rows, -1) if loss.outputs == 1 else (rows, -1, loss.outputs)
+    private_at = jnp.reshape(private_predictions, shape)
+    private_values = jax.vmap(partial(of_predictions, loss))(private_at, chunk.private_targets[:, 0])
+    private_each = jax.vmap(query.of_values)(private_values)[:, None]
+    return jnp.sum(contributions_of_records(query, chunk, private_each), axis=0)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# The sum of `w a a^T` over units: products of float64 blocks of rows in place of one matrix a record.
+
+
+_PRODUCT_ROWS = 1024  # rows of one product
+_PRODUCTS = 2048  # products that are added before their sum is set aside
+_SPARSE_COLUMNS = 128  # CSR rows with fewer columns are multiplied as dense blocks
+
+
+def supports_second_moment(query: WeightedSecondMoment) -> bool:
+    """Whether `second_moment_sum` computes the query.
+
+    Privacy:
+        Not a subclass that contributes or clips in a way of its own, which its sensitivity may rest on.
+    """
+    return type(query).record_contribution is WeightedSecondMoment.record_contribution and clips_by_itself(
+        type(query)
+    )
+
+
+def second_moment_sum(
+    units: Units, query: WeightedSecondMoment, private_positions: NDArray[np.int64] | None
+) -> NDArray[np.float64]:
+    """The packed sum of the units' second moments, each within the query's radius.
+
+    Args:
+        units: the data; `supports_second_moment` accepts them.
+        query: what to compute.
+        private_positions: which units take part; None for all.
+    Privacy:
+        A row a of weight w counts as `s a` with s^2 = c min(w, aim / |a|^2), c its share of its unit's average (1 for
+        a record) and |a| rounded up. A unit's matrix, a sum of (s a)(s a)^T, is thus positive semidefinite and within
+        the radius. Rounding: an entry of a contribution passes at most 12 roundings of its own, 1024 additions in its
+        product, 2048 between products, and one for each 2^21 rows of its part: no more than `rounding_bound` supposes,
+        as long as the users of a part have 2^31 rows at most.
+    """
+    d = units.public.d
+    aim = float(shrunk_radius(query.radius()))
+    private_shares = _shares(units)
+    private_rows = None if private_positions is None else units.private_rows_of(private_positions)
+    count = len(units.private_norms) if private_rows is None else len(private_rows)
+    total = BlockedSum((d, d))
+    for start in range(0, count, _PRODUCT_ROWS):
+        stop = min(start + _PRODUCT_ROWS, count)
+        where = slice(start, stop) if private_rows is None else private_rows[start:stop]
+        private_block = _block(units, where)
+        private_caps = _quotient(aim, units.private_norms[where] * units.private_norms[where])
+        private_scales = np.minimum(
+            _weights(query, private_block, units.private_targets[where]), private_caps
+        )
+        if private_shares is not None:
+            private_scales *= private_shares[where]
+        total.add(_product(private_block, np.sqrt(private_scales)), BLOCK_ROWS // _PRODUCTS)
+    private_sum = total.total()
+    upper, columns = np.triu_indices(d)
+    private_packed = private_sum[upper, columns]
+    private_packed[upper != columns] *= math.sqrt(2.0)
+    return private_packed
+
+
+def _block(units: Units, where: Positions) -> Any:
+    """Rows in float64, dense unless they are wide and sparse."""
+    private_features = units.private_features
+    if isinstance(private_features, sparse.csr_array) and units.public.d > _SPARSE_COLUMNS:
+        return private_features[where].astype(np.float64)
+    return take_rows(private_features, where).astype(np.float64)
+
+
+def _shares(units: Units) -> NDArray[np.float64] | None:
+    """The c of each row; None if all are 1."""
+    if units.private_offsets is None or units.private_weights is None:
+        return None
+    private_counts = np.diff(units.private_offsets)
+    return np.repeat(units.private_weights / np.maximum(private_counts, 1), private_counts)
+
+
+def _quotient(aim: float, private_squares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """aim / |a|^2, infinite for a zero row."""
+    with np.errstate(all="ignore"):
+        return np.where(private_squares > 0, aim / private_squares, np.inf)
+
+
+def _weights(
+    query: WeightedSecondMoment, private_block: Any, private_targets: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The w of each row of a block, at least 0 and finite."""
+    point = query.point()
+    if point is None:
+        return np.ones(len(private_targets))
+    column = np.asarray(point, np.float64)[:, None]
+    dense = isinstance(private_block, np.ndarray)
+    private_predictions = dense_product(private_block, column) if dense else private_block @ column
+    private_padded = np.zeros((2, _PRODUCT_ROWS))
+    private_padded[:, : len(private_targets)] = private_predictions[:, 0], private_targets
+    private_weights = np.asarray(_row_weights(query, private_padded[0], private_padded[1]))
+    private_kept = private_weights[: len(private_targets)]
+    return np.where((private_kept > 0) & np.isfinite(private_kept), private_kept, 0.0)
+
+
+@jax.jit
+def _row_weights(query: WeightedSecondMoment, private_predictions: Array, private_targets: Array) -> Array:
+    return query.row_weights(private_predictions, private_targets)
+
+
+def _product(private_block: Any, private_scales: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`B^T B` of the block with scaled rows, which it overwrites."""
+    if isinstance(private_block, np.ndarray):
+        private_block *= private_scales[:, None]
+        return private_block.T @ private_block
+    private_block.data *= np.repeat(private_scales, np.diff(private_block.indptr))
+    return (private_block.T @ private_block).toarray()

@@ -15,11 +15,11 @@ from sklearn.utils.validation import check_array, validate_data
 from privopt.data import cells
 from privopt.data.containers import check_column, check_features
 from privopt.errors import ArgumentError
-from privopt.estimators.frames import column_names
 from privopt.estimators.scaling import FeatureScaling, with_indicators
+from privopt.estimators.table_arguments import column_names
 from privopt.ledger.amounts import Budget
 from privopt.public import real
-from privopt.tables.encoded_columns import check_missing as check_missing_rule
+from privopt.tables.values import check_missing as check_missing_rule
 
 FROM_Y = "from_y"
 

@@ -17,9 +17,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from privopt.curator.base import Observer
 from privopt.curator.journals import asking
-from privopt.curator.outlays import tells_what_was_spent
+from privopt.curator.transcript import tells_what_was_spent
 from privopt.data.rows import Storage
 from privopt.estimators import arguments
+from privopt.estimators.penalties import Penalty
 from privopt.estimators.records import Records, given_back
 from privopt.estimators.search import Candidate, SearchPlan, plan_search, run_search
 from privopt.estimators.searched import describe_strength, in_search, marked
@@ -32,9 +33,9 @@ from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.named_arguments import NamedArguments, refuses_unknown
-from privopt.planning.instance import Instance
 from privopt.planning.plan import Plan
-from privopt.planning.user_caps import CAPS, CapPrice, compare_caps
+from privopt.planning.task import Instance
+from privopt.planning.users import CAPS, CapPrice, compare_caps
 from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Relation, Weighting
 from privopt.replays.recipes import asked_of, recipe_of_fit
 from privopt.report.kept import Recipe
@@ -44,7 +45,7 @@ from privopt.solve_arguments import check_observer
 from privopt.solvers.base import Solver
 from privopt.tables.encoder import TabularEncoder
 from privopt.tables.table import Table
-from privopt.tables.targets import TargetReading
+from privopt.tables.values import TargetReading
 
 HOLDOUT, SELECTION_SHARE = 0.2, 0.5  # of the choice of a penalty's strength
 
@@ -445,3 +446,33 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
         tags.input_tags.allow_nan = True
         tags.target_tags.required = True
         return tags
+
+
+# ---- The arguments of linear models with a penalty on their weights ----------------------------------------
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PenalisedModel(PrivateLinearModel, abc.ABC):
+    """A private linear model whose weights a penalty keeps small, or an l1 ball in its place.
+
+    Args:
+        penalty: what keeps the weights of scaled features small: "l2" (`alpha / 2 ||w||^2`), "l1" (`alpha ||w||_1`),
+            "elasticnet" (`alpha l1_ratio ||w||_1 + alpha (1 - l1_ratio) / 2 ||w||^2`), "group" (`alpha sqrt|g| ||w_g||`
+            for each group g) or None. The intercept is free.
+        alpha: strength of the penalty. Default: at most 1 / n with "l2", see `default_ridge`; with the others the noise
+            level of a gradient, see `default_strength`. "private" chooses one of `alphas` by a charged search, see
+            `PrivateSearchCV`.
+        alphas: the strengths to choose from; default: 1, 10, 100 and 1000 times the default for "l2", 0.3, 1, 3 and 10
+            times for the others.
+        l1_ratio: share of the l1 term in an elastic net.
+        feature_groups: for "group": lists of columns, or of their names with a DataFrame. A column in none is free.
+        l1_radius: in place of a penalty, a public bound on `||w||_1` (of all classes together); the intercept then
+            lies between -l1_radius and l1_radius.
+    """
+
+    penalty: Penalty | None = "l2"
+    alpha: float | str | None = None
+    alphas: Sequence[float] | NDArray[Any] | None = None
+    l1_ratio: float = 0.5
+    feature_groups: Any = None
+    l1_radius: float | None = None

@@ -11,24 +11,24 @@ from scipy.special import expit
 from sklearn.utils.validation import column_or_1d
 
 from privopt.curator.base import Observer
-from privopt.curator.outlays import tells_what_was_spent
+from privopt.curator.transcript import tells_what_was_spent
 from privopt.data import cells
 from privopt.data.containers import check_column
 from privopt.data.targets import check_targets
 from privopt.errors import ArgumentError
-from privopt.estimators.classifiers import PrivateClassifier
+from privopt.estimators.base import PenalisedModel
 from privopt.estimators.groups import GroupedClasses, Groups, coded_targets, sensitive_codes
-from privopt.estimators.penalised import PenalisedModel
+from privopt.estimators.linear import PrivateClassifier
 from privopt.estimators.setup import Setup
 from privopt.estimators.specification import Specification
 from privopt.estimators.stages import Fitted
 from privopt.estimators.table_arguments import in_batches
 from privopt.named_arguments import refuses_unknown
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.problems.grouped_loss import CAP, FLOOR
 from privopt.public import real
 from privopt.solvers.base import Solver
-from privopt.solvers.group_findings import weights_picture
+from privopt.solvers.group_weights import weights_picture
 from privopt.solvers.registry import choose
 from privopt.solvers.whitening import Whitening
 from privopt.solvers.worst_group_descent import WorstGroupDescent
@@ -36,8 +36,7 @@ from privopt.solvers.worst_group_two_stage import WorstGroupTwoStage
 from privopt.tables.cells import level_codes, read_columns
 from privopt.tables.schema import ColumnSpec, Schema
 from privopt.tables.table import Table
-from privopt.tables.targets import read_target
-from privopt.tables.values import read_values
+from privopt.tables.values import read_target, read_values
 
 
 @final

@@ -10,14 +10,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from privopt.data import cells
-from privopt.data.arrow_columns import arrow_columns
-from privopt.data.containers import as_frame
+from privopt.data.containers import arrow_columns, as_frame
 from privopt.errors import ArgumentError
 from privopt.estimators import arguments
 from privopt.problems import losses
 from privopt.problems.grouped_loss import GroupedLoss, check_shares
 from privopt.public import real
-from privopt.queries.holdout_scores import Accuracy
+from privopt.queries.scores import Accuracy
 
 Floats = NDArray[np.float64]
 Objective = Literal["worst", "cvar"]

@@ -11,14 +11,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from privopt.estimators import arguments
 from privopt.estimators.base import PrivateLinearModel
-from privopt.estimators.classifiers import LogisticClassifier
-from privopt.estimators.regressors import PrivateRegressor
+from privopt.estimators.linear import LogisticClassifier, PrivateRegressor
 from privopt.estimators.setup import Setup
 from privopt.estimators.targets import Numbers
 from privopt.problems import losses
 from privopt.solvers.base import Solver
 from privopt.solvers.frank_wolfe import FrankWolfe
-from privopt.solvers.vertex_anytime import VertexAnytime
+from privopt.solvers.vertices import VertexAnytime
 
 RADIUS = 3.0  # where none is given
 

@@ -7,9 +7,9 @@ from typing import Any, Literal, final
 import numpy as np
 
 from privopt.estimators import arguments
-from privopt.planning import descent_defaults
-from privopt.planning.instance import Instance
+from privopt.planning import descent_theory
 from privopt.planning.plan import Plan
+from privopt.planning.task import Instance
 from privopt.planning.user_gradient_descent import first_clip
 from privopt.planning.user_whitening import default_user_ridge
 from privopt.planning.whitening import default_ridge
@@ -281,7 +281,7 @@ def default_strength(penalty: PenaltyArguments, instance: Instance) -> float:
     if instance.public.by_user:
         if not penalty.is_sparse:
             return default_user_ridge(instance)
-        return descent_defaults.noise_of_one(instance, first_clip(instance))
+        return descent_theory.noise_of_one(instance, first_clip(instance))
     if not penalty.is_sparse:
         return default_ridge(instance)
-    return descent_defaults.noise_of_one(instance, descent_defaults.default_clip(instance))
+    return descent_theory.noise_of_one(instance, descent_theory.default_clip(instance))

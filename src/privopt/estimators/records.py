@@ -13,11 +13,10 @@ from privopt.data.record_source import Description, RecordSource
 from privopt.data.units import Units, UnitsNoise
 from privopt.engine.choose import Holding, described, engine_of, most_rows, require_held, settled
 from privopt.engine.placement import Placement
-from privopt.engine.protocol import Engine
-from privopt.engine.succession import Succession
+from privopt.engine.protocol import Engine, Succession
 from privopt.estimators.scaling import ScaledFeatures
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.seen_columns import SourceColumn
+from privopt.planning.row_length import SourceColumn
 
 TargetMap = Callable[[NDArray[Any]], NDArray[Any]]
 

@@ -7,25 +7,25 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.data.bounds import bound_with, check_storage
 from privopt.data.record_source import Description
 from privopt.data.rows import Storage
+from privopt.data.targets import bound_with, check_storage
 from privopt.data.units import Units
 from privopt.declared_facts import COUNTED_USERS
 from privopt.engine.protocol import Engine
-from privopt.estimators.bounds import constant_features
 from privopt.estimators.penalties import default_strength
 from privopt.estimators.records import Records
-from privopt.estimators.scaling import Bounds, FeatureScaling, RowLengths, ScaledFeatures
+from privopt.estimators.scaling import Bounds, FeatureScaling, RowLengths, ScaledFeatures, constant_features
 from privopt.estimators.specification import ENTRIES, ROUNDED_UP, Shape, Specification
 from privopt.estimators.targets import Target
 from privopt.ledger.amounts import Budget
-from privopt.planning import storage_words, user_words
-from privopt.planning.instance import Instance
+from privopt.planning import plan as storage_words
+from privopt.planning import plan as user_words
 from privopt.planning.plan import Plan
+from privopt.planning.task import Instance
 from privopt.problems.problem import Problem
 from privopt.public import INTEGER_STORAGES, Public, Relation
-from privopt.tables.encoded_columns import MISSING_WORDS
+from privopt.tables.values import MISSING_WORDS
 
 LOOSE_STORAGE: Storage = "float32"  # on a grid over a loose range the columns' magnitudes would be lost
 INTERCEPT = 1.0  # value of the constant column: as large as the largest scaled feature

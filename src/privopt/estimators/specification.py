@@ -11,26 +11,25 @@ from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from privopt.data import cells, user_keys
-from privopt.data.bounds import check_storage
 from privopt.data.containers import check_column
 from privopt.data.record_source import RecordSource
 from privopt.data.rows import Storage
+from privopt.data.targets import check_storage
 from privopt.engine.choose import most_rows, settled
 from privopt.errors import ArgumentError
 from privopt.estimators import arguments
-from privopt.estimators.bounds import ends_of
 from privopt.estimators.penalties import PenaltyArguments
 from privopt.estimators.records import HeldRecords, Records, StoredRecords
-from privopt.estimators.scaling import FeatureScaling
+from privopt.estimators.scaling import FeatureScaling, ends_of
 from privopt.estimators.table_arguments import source_columns
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource, RepeatedChoice
-from privopt.planning.seen_columns import SourceColumn
+from privopt.planning.row_length import SourceColumn
 from privopt.public import Relation, Weighting, check_row_entries, of_users
 from privopt.solvers.whitening import WIDEST
 from privopt.tables.encoder import TabularEncoder
 from privopt.tables.table import Table
-from privopt.tables.targets import TargetReading
+from privopt.tables.values import TargetReading
 
 UNIT, ENTRIES = "unit", "entries"
 ROUNDED_UP = 1.0 + 2.0**-20  # so that rounding to float32 never makes a row longer than its bound

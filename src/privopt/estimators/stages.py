@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.curator.base import Curator, Observer
-from privopt.curator.rehearsals import reserved
+from privopt.curator.dry_run import reserved
 from privopt.curator.run import Run
-from privopt.data.derived import Derived
+from privopt.data.storage import Derived
 from privopt.data.units import Units
 from privopt.engine.protocol import Engine
 from privopt.estimators.records import Records, given_back
@@ -25,21 +25,29 @@ from privopt.estimators.targets import describe_coefficients
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
+from privopt.ledger.curves import gaussian_mu, part_of
 from privopt.ledger.events import Event, leaf_counts, sequence
-from privopt.ledger.gaussian_dp import gaussian_mu, part_of
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.effort import estimation_seconds
-from privopt.planning.instance import Instance
+from privopt.planning.averaging import estimation_seconds
 from privopt.planning.notices import extreme_epsilon
 from privopt.planning.plan import IMPROVEMENT_ENDS, IMPROVEMENT_SHARE, Finding, Plan, usable_in
-from privopt.planning.seen_columns import NUMBER, SourceColumn, finding, unseen
-from privopt.planning.usable import BY_COUNT, COUNT_SHARE, Usable, announced, count_multiplier, tells
+from privopt.planning.row_length import (
+    BY_COUNT,
+    COUNT_SHARE,
+    NUMBER,
+    SourceColumn,
+    Usable,
+    announced,
+    count_multiplier,
+    finding,
+    tells,
+    unseen,
+)
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.public import Public
-from privopt.queries.column_magnitudes import ColumnMagnitudes, bin_ends
-from privopt.queries.second_moment import SecondMoment, unpack
-from privopt.queries.total_weight import UsableUnits
+from privopt.queries.moments import ColumnMagnitudes, SecondMoment, UsableUnits, bin_ends, unpack
 from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport, Selection
 from privopt.result import Result

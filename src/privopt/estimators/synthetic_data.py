@@ -12,20 +12,18 @@ from sklearn.utils.validation import check_is_fitted
 
 from privopt.curator.base import Observer
 from privopt.curator.journals import asking
-from privopt.curator.outlays import tells_what_was_spent
 from privopt.curator.run import Run, rehearsed, tried
+from privopt.curator.transcript import tells_what_was_spent
 from privopt.data.units import Units
 from privopt.estimators import arguments, table_source
-from privopt.estimators.asked_workload import asked_workload
+from privopt.estimators.table_source import asked_workload
 from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.named_arguments import NamedArguments, refuses_unknown
-from privopt.planning.picture import Picture, bars
-from privopt.planning.plan import UNREAD_CELLS, Finding, Plan
-from privopt.planning.row_length import LEAST_SHARE, SURE
+from privopt.planning.plan import UNREAD_CELLS, Finding, Picture, Plan, bars
+from privopt.planning.row_length import CELL_CAUSES, LEAST_SHARE, SURE
 from privopt.planning.task import Task
-from privopt.planning.usable import CELL_CAUSES
 from privopt.precision import double_precision
 from privopt.problems.workload import Workload, codes_of
 from privopt.public import DEFAULT_RECORDS, Public, Relation, Weighting, of_users
@@ -34,10 +32,15 @@ from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport
 from privopt.result import Result
 from privopt.solve_arguments import check_observer
-from privopt.synthesis.base import Model, Synthesizer
-from privopt.synthesis.finishing import ERROR, ERROR_NOISE, Finishing
-from privopt.synthesis.graphical_model import check_installed
-from privopt.synthesis.measured import ReleasedMarginal, estimated, released_marginals, released_total
+from privopt.synthesis.base import (
+    Model,
+    ReleasedMarginal,
+    Synthesizer,
+    estimated,
+    released_marginals,
+    released_total,
+)
+from privopt.synthesis.finishing import ERROR, ERROR_NOISE, Finishing, check_installed
 from privopt.synthesis.registry import choose_synthesizer
 from privopt.tables.coding import Bins, ColumnCoding, TableCoding
 from privopt.tables.schema import Schema
@@ -92,7 +95,7 @@ class SyntheticData(NamedArguments, BaseEstimator):
         schema: a `Schema`, its JSON object, or the path of its JSON file: the public range or levels of every column.
             Columns of kind num, flag and cat are modelled, but for the schema's user and split.
         workload: what the model shall answer well: "1-way", "2-way" or "3-way" for all marginals of so many columns, a
-            list of column sets, or a list of queries, see `estimators.asked_workload`.
+            list of column sets, or a list of queries, see `estimators.table_source`.
         epsilon: privacy budget, required; `math.inf` for no privacy.
         delta: probability with which the epsilon bound may fail; required, well below 1 / n, such as 1 / n**2.
         relation: "replace-one" or "add-or-remove-one" (needs `n`).

@@ -1,16 +1,19 @@
 """What a table in files says for a fit: its encoder, and the arguments that its schema stands for."""
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import narwhals as nw
 import numpy as np
+import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
 from privopt.data import cells
+from privopt.data.containers import as_frame
 from privopt.errors import ArgumentError, ArgumentTypeError
-from privopt.estimators.frames import column_names
-from privopt.planning.seen_columns import FLAG, LEVEL, NUMBER, SourceColumn
+from privopt.planning.row_length import FLAG, LEVEL, NUMBER, SourceColumn
 from privopt.tables.encoder import TabularEncoder
 from privopt.tables.schema import Schema, TargetEncoding
 from privopt.tables.table import Table
@@ -168,3 +171,34 @@ def in_batches(method: Callable[[Any, Any], Predicted]) -> Callable[[Any, Any], 
         return np.concatenate([np.asarray(method(self, features)) for features in X.features(encoder)])
 
     return predicted
+
+
+# ---- The names of the columns of features that are handed over as a frame ----------------------------------
+
+
+def column_names(X: Any) -> list[Any] | None:
+    """The names of the columns of a data frame of any library that narwhals supports; None for anything else.
+
+    Raises:
+        ArgumentError: two columns have one name.
+        ArgumentTypeError: the frame is lazy.
+    """
+    if isinstance(X, pd.DataFrame):
+        names = list(X.columns)
+    else:
+        frame = as_frame(X, "X")
+        if isinstance(frame, nw.DataFrame):
+            names = list(frame.columns)
+        else:
+            names = list(
+                getattr(X, "column_names", ())
+            )  # of Arrow, also where narwhals refuses two of one name
+        if not names:
+            return None
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise ArgumentError(
+            f"X has two columns of the name {twice[0]!r}: rename one of them, so that each coefficient belongs to one "
+            "column."
+        )
+    return names

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from privopt.estimators import arguments
 from privopt.problems import losses
 from privopt.problems.losses import GLMLoss
-from privopt.queries.holdout_scores import Accuracy, BoundedLoss, Score
+from privopt.queries.scores import Accuracy, BoundedLoss, Score
 
 Floats = NDArray[np.float64]
 

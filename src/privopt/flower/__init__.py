@@ -9,8 +9,7 @@ import importlib.util
 if importlib.util.find_spec("flwr") is None:
     raise ImportError("privopt.flower needs Flower, which is not installed: pip install 'privopt[flower]'.")
 
-from privopt.flower.client import client_app
-from privopt.flower.in_process import InProcessGrid
+from privopt.flower.client import InProcessGrid, client_app
 from privopt.flower.strategy import UserResult, UserStrategy
 
 __all__ = ["InProcessGrid", "UserResult", "UserStrategy", "client_app"]

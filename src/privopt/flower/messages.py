@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from privopt.engine.receiving import Asked, RowMap
 from privopt.problems.losses import Loss
 from privopt.queries.base import MeanQuery
-from privopt.queries.wire import decoded, encoded
+from privopt.queries.received import decoded, encoded
 
 _HEADER_BYTES = 4096  # of an array in NumPy's format; more than any that NumPy writes for a plain one
 

@@ -25,7 +25,7 @@ from privopt.ledger.amounts import Budget
 from privopt.problems.losses import GLMLoss, RecordLoss
 from privopt.problems.problem import Problem
 from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Public, Relation, Weighting
-from privopt.queries.wire import loss_name
+from privopt.queries.received import loss_name
 from privopt.result import Result
 from privopt.solve import Loss, minimize_on
 from privopt.solve_arguments import check_payment, posed_problem

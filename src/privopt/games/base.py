@@ -7,7 +7,7 @@ from typing import Any, Self
 import jax
 
 from privopt.curator.base import Curator
-from privopt.planning.effort import OWN_PARAMETER_SECONDS, OWN_SECONDS, RELEASE_SECONDS
+from privopt.planning.averaging import OWN_PARAMETER_SECONDS, OWN_SECONDS, RELEASE_SECONDS
 from privopt.precision import double_precision
 from privopt.problems.saddle import BilinearGame, Game, Player
 from privopt.public import Public

@@ -13,9 +13,8 @@ from privopt.curator.handles import HiddenMean
 from privopt.problems.saddle import BilinearGame, Game, Player, Who
 from privopt.problems.vertices import SimplexVertices
 from privopt.queries.base import Query
-from privopt.queries.payoff_means import PayoffGradient, PayoffMeans
-from privopt.queries.payoff_slope import PayoffSlope
-from privopt.queries.player_gradient import PlayerGradient, PlayerSlope
+from privopt.queries.payoffs import PayoffGradient, PayoffMeans, PayoffSlope, PlayerGradient, PlayerSlope
+from privopt.solvers.fields import check_fields, declared, derived
 
 Strategy = NDArray[np.float64]
 
@@ -91,3 +90,54 @@ def _against(who: Who, x: Strategy, y: Strategy) -> Any:
 def plain_clip(player: Player) -> float:
     """The l2 norm of the longest gradient along the vertices: entries within the half-range, less their mean."""
     return player.half_range * math.sqrt(player.vertices.count)
+
+
+# ---- How a player of a game moves, and what of that is released: drawn vertices, or noisy gradients --------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """The settings of one player; what is left open is derived from public numbers.
+
+    Attributes:
+        scale: what multiplies the average gradient in the softmax that is played, before the schedule of the steps,
+            in one over the unit of the payoff; 0 plays uniformly.
+    """
+
+    scale: float = derived(at_least=0, below=math.inf)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def open_fields(self) -> list[str]:
+        """Which fields are not set."""
+        return [
+            name
+            for name, field in declared(type(self)).items()
+            if field.derived and getattr(self, name) is None
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn(Move):
+    """A player who plays averages of drawn vertices. The scores behind the draws stay with the curator.
+
+    Attributes:
+        draws: K, vertices drawn in each round.
+    """
+
+    draws: int = derived(at_least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noised(Move):
+    """A player who plays the softmax of an average of noisy gradients, which are what is released.
+
+    Attributes:
+        clip: C, the largest l2 norm of a unit's gradient along the vertices.
+        noise_multiplier: standard deviation of each release over its sensitivity.
+    """
+
+    clip: float = derived(above=0)
+    noise_multiplier: float = derived(at_least=0)

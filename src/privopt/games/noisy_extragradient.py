@@ -3,25 +3,109 @@
 Source: Korpelevich 1976; Juditsky, Nemirovski, Tauvel 2011 (with noise); Boob, Guzman 2023 (private).
 """
 
+import abc
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import jax.numpy as jnp
 import numpy as np
 
 from privopt.curator.base import Curator
-from privopt.games.gradient_players import GradientPlayers
 from privopt.games.gradients import Gradients, Strategy
+from privopt.games.rounds import RoundSolver
+from privopt.ledger.calibration import calibrate
+from privopt.ledger.events import Event, repeat, sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import game_forecast
-from privopt.planning.forecast import Forecast
+from privopt.planning import saddle
+from privopt.planning import saddle as planning
 from privopt.planning.plan import Bound
 from privopt.planning.sampled_dual_averaging import default_held, movers
-from privopt.planning.task import Task
+from privopt.planning.task import Forecast, Task
 from privopt.problems.saddle import Game, Player, Who
 from privopt.problems.vertices import set_of
+from privopt.public import Public
 from privopt.result import Outcome, Status
+from privopt.solvers.fields import derived
+
+# ------------------------------------------------------------------------------------------------------------
+# Players of a game who see noisy gradients in coordinates: what the solvers that project steps have in
+# common.
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientPlayers(RoundSolver):
+    """A solver whose every use of the data is a Gaussian release of one player's clipped mean gradient.
+
+    Attributes:
+        clip_x, clip_y: C, the largest l2 norm of a unit's gradient in coordinates.
+        step_x, step_y: lengths of the steps.
+        noise_x, noise_y: standard deviation of each release over its sensitivity.
+    """
+
+    clip_x: float = derived(above=0)
+    clip_y: float = derived(above=0)
+    step_x: float = derived(above=0)
+    step_y: float = derived(above=0)
+    noise_x: float = derived(at_least=0, below=math.inf)
+    noise_y: float = derived(at_least=0, below=math.inf)
+
+    @abc.abstractmethod
+    def default_step(self, who: Who, task: Task[Game]) -> float:
+        """The length of a player's steps, once the noise is known."""
+
+    def applicable(self, problem: Game, public: Public) -> str | None:
+        """Sets that can be projected onto."""
+        refused = [planning.obstacle(player) for player in problem.players.values()]
+        return next((why for why in refused if why), None) or super().applicable(problem, public)
+
+    def calibrated(self, task: Task[Game]) -> Self:
+        """Noise set to the budget, and then the steps to the noise."""
+        shares = planning.noise_shares(self, task)
+        wanted: list[Who] = [who for who in shares if not self.is_set(f"noise_{who}")]
+
+        def at(level: float) -> Self:
+            noise = {f"noise_{who}": level * shares[who] for who in wanted}
+            still = {
+                f"noise_{who}": 0.0
+                for who in ("x", "y")
+                if who not in shares and not self.is_set(f"noise_{who}")
+            }
+            return self.with_(**noise, **still)
+
+        if not wanted or not task.is_private or not self.rounds_of_data():
+            solver = at(0.0)
+        else:
+            solver = at(
+                calibrate(lambda level: at(level).event(task.public), task.budget, task.public.relation)
+            )
+        for who in task.problem.players:
+            if not solver.is_set(f"step_{who}"):
+                solver = solver.with_(**{f"step_{who}": solver.default_step(who, task)})
+        return solver
+
+    def choosing(self) -> list[Who]:
+        """The players who have a choice."""
+        return [one.who for one in self.players if one.vertices.count > 1]
+
+    def event(self, public: Public) -> Event:
+        """A Gaussian release for every gradient of a player with a choice."""
+        del public
+        rounds = self.rounds_of_data()
+        if not rounds:
+            return sequence([])
+        noise: dict[Who, float] = {"x": self.noise_x, "y": self.noise_y}
+        return sequence([repeat(Gaussian(noise[who]).event(), rounds) for who in self.choosing()])
+
+    def releases(self) -> int:
+        """One for every gradient of a player with a choice."""
+        return self.rounds_of_data() * len(self.choosing())
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Noisy extragradient: both players look ahead along noisy gradients, and move by the gradients that they
+# find there.
+
 
 # ---- Defaults, forecast and bound of the noisy extragradient method, from public numbers. Utility only -----
 # For a player of half-range L, curvature b (both by weights on vertices), largest entry R of a vertex, p coordinates:
@@ -106,13 +190,13 @@ class NoisyExtragradient(GradientPlayers):
 
     def forecast(self, instance: Task[Game]) -> Forecast:
         """The typical gap of games that bend, and the bound."""
-        gap = game_forecast.bent_gap(instance)
+        gap = saddle.bent_gap(instance)
         return Forecast(
-            excess=min(gap, game_forecast.trivial_gap(instance.problem)),
-            meaning=game_forecast.TYPICAL.split(";")[0],
+            excess=min(gap, saddle.trivial_gap(instance.problem)),
+            meaning=saddle.TYPICAL.split(";")[0],
             bound=self._bound(instance),
-            notices=tuple(game_forecast.game_notices(instance, gap)),
-            measure=game_forecast.GAP,
+            notices=tuple(saddle.game_notices(instance, gap)),
+            measure=saddle.GAP,
         )
 
     def run(self, curator: Curator, game: Game) -> Outcome:
@@ -162,7 +246,7 @@ class NoisyExtragradient(GradientPlayers):
                 "is longer than the clip, and steps are at most 0.57 over the Lipschitz constant of the gradients; "
                 "pessimistic"
             ),
-            of=game_forecast.GAP,
+            of=saddle.GAP,
         )
 
     def _part(self, player: Player, task: Task[Game]) -> float:
@@ -172,3 +256,67 @@ class NoisyExtragradient(GradientPlayers):
         diameter = set_of(player.vertices).diameter_in((dimension,))
         deviation = task.public.relation.factor * clip * noise / task.public.n if noise > 0 else 0.0
         return 2.0 * diameter**2 / (step * (self.steps + 1.0)) + 3.5 * step * dimension * deviation**2
+
+
+# ---- Private gradient descent and ascent for games: the classical baseline ---------------------------------
+# Source: Yang, Lei, Li, Rafique, Zhu 2022; Boob, Guzman 2023 (private stochastic gradient descent ascent).
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaddleGradientDescent(GradientPlayers):
+    """Both players take projected steps along noisy mean gradients of all units; a weighted average is the result.
+
+    A baseline. With few coordinates, and gradients that are short in l2, it is a good choice.
+
+    Attributes:
+        clip_x, clip_y: C, the largest l2 norm of a unit's gradient in coordinates; the default shortens none.
+    Guarantee:
+        Gaussian releases, for any records and payoffs; exactly priced.
+    Differs from the papers:
+        Full batches; iterates averaged with linear weights; each player's own clip, step and share of the price.
+    """
+
+    name: ClassVar[str] = "saddle-gradient-descent"
+
+    def default_held(self, task: Task[Game]) -> bool:
+        return default_held(self, task)
+
+    def default_steps(self, task: Task[Game]) -> int:
+        del task
+        return planning.STEPS
+
+    def default_clip_x(self, task: Task[Game]) -> float:
+        return planning.default_clip("x", task)
+
+    def default_clip_y(self, task: Task[Game]) -> float:
+        return planning.default_clip("y", task)
+
+    def default_step(self, who: Who, task: Task[Game]) -> float:
+        """See `planning.saddle`."""
+        return planning.default_step(who, self, task)
+
+    def forecast(self, instance: Task[Game]) -> Forecast:
+        return planning.forecast(self, instance)
+
+    def run(self, curator: Curator, game: Game) -> Outcome:
+        """Steps of both players from the same point, projected."""
+        points = {who: player.vertices.mix(player.vertices.uniform()) for who, player in game.players.items()}
+        averages, total = {who: point.copy() for who, point in points.items()}, 0.0
+        clips: dict[Who, float] = {"x": self.clip_x, "y": self.clip_y}
+        steps: dict[Who, float] = {"x": self.step_x, "y": self.step_y}
+        noise: dict[Who, float] = {"x": self.noise_x, "y": self.noise_y}
+        choosing = list(movers(game))
+        gradients = Gradients.on(curator, game, hold=self.held) if self.steps > 1 else Gradients(game)
+        for t in range(self.steps):
+            total += t + 1.0
+            for who in points:
+                averages[who] = averages[who] + (points[who] - averages[who]) * ((t + 1.0) / total)
+            if t == self.steps - 1:
+                break
+            x, y = points["x"], points["y"]
+            for who in choosing:
+                query = gradients.in_coordinates(who, x, y, clips[who])
+                released = np.asarray(curator.release(query, Gaussian(noise[who])))
+                moved = points[who] - steps[who] * released
+                points[who] = np.asarray(set_of(game.players[who].vertices).project(jnp.asarray(moved)))
+        return Outcome((averages["x"], averages["y"]), Status.FINISHED)

@@ -14,12 +14,11 @@ from privopt.games.rounds import outcome_of
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import game_forecast
-from privopt.planning.forecast import Forecast
-from privopt.planning.task import Task
+from privopt.planning import saddle
+from privopt.planning.task import Forecast, Task
 from privopt.problems.saddle import BilinearGame, Game
 from privopt.public import Public
-from privopt.queries.payoff_means import PayoffMeans, unpacked
+from privopt.queries.payoffs import PayoffMeans, unpacked
 from privopt.result import Outcome
 from privopt.solvers.fields import derived
 
@@ -41,7 +40,7 @@ def predicted(task: Task[Game]) -> float:
     game = task.problem
     if obstacle(game) is not None or not isinstance(game, BilinearGame):
         return float("inf")
-    return game_forecast.matrix_gap(task, game.payoff_radius)
+    return saddle.matrix_gap(task, game.payoff_radius)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,10 +95,10 @@ class NoisyMatrix(GameSolver):
         """The typical gap."""
         gap = predicted(instance)
         return Forecast(
-            excess=min(gap, game_forecast.trivial_gap(instance.problem)),
-            meaning=game_forecast.TYPICAL.split(";")[0],
-            notices=tuple(game_forecast.game_notices(instance, gap)),
-            measure=game_forecast.GAP,
+            excess=min(gap, saddle.trivial_gap(instance.problem)),
+            meaning=saddle.TYPICAL.split(";")[0],
+            notices=tuple(saddle.game_notices(instance, gap)),
+            measure=saddle.GAP,
         )
 
     def run(self, curator: Curator, game: Game) -> Outcome:

@@ -7,12 +7,10 @@ from typing import Any, NamedTuple
 from privopt import papers
 from privopt.games import noisy_matrix
 from privopt.games.base import GameSolver
-from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
-from privopt.games.noisy_extragradient import NoisyExtragradient
+from privopt.games.dual_averaging import NoisyExponentiatedGradient, SampledDualAveraging
+from privopt.games.noisy_extragradient import NoisyExtragradient, SaddleGradientDescent
 from privopt.games.noisy_matrix import NoisyMatrix
-from privopt.games.saddle_gradient_descent import SaddleGradientDescent
-from privopt.games.sampled_dual_averaging import SampledDualAveraging
-from privopt.planning import game_forecast
+from privopt.planning import saddle
 from privopt.planning.plan import figure
 from privopt.planning.task import Task
 from privopt.problems.saddle import BilinearGame, Game
@@ -76,7 +74,7 @@ def choose_game(solver: Program[Any] | str, task: Task[Game]) -> GameChoice:
 
 
 def automatic_game(task: Task[Game]) -> GameChoice:
-    """The default choice, from public numbers alone: typical gaps, see `planning.game_forecast`.
+    """The default choice, from public numbers alone: typical gaps, see `planning.saddle`.
 
         no privacy, a matrix that fits in memory     the matrix itself, solved exactly
         no privacy, any other game                   exponentiated gradient, without noise
@@ -105,7 +103,7 @@ def automatic_game(task: Task[Game]) -> GameChoice:
         return GameChoice(SampledDualAveraging(), "with delta = 0 only draws of vertices have a price")
     unmeasured = isinstance(task.problem, BilinearGame) and not task.problem.offsets
     if unmeasured and math.isfinite(matrix):
-        if matrix > game_forecast.trivial_gap(task.problem) / 2.0:
+        if matrix > saddle.trivial_gap(task.problem) / 2.0:
             return GameChoice(
                 SaddleGradientDescent(),
                 "noise in the matrix is as large as the payoffs, and few long steps stay nearer to uniform strategies",
@@ -115,12 +113,12 @@ def automatic_game(task: Task[Game]) -> GameChoice:
             "without offsets good strategies mix many actions, which averages the noise in the matrix",
         )
     typical: dict[Callable[[], GameSolver], float] = {
-        SampledDualAveraging: game_forecast.drawn_gap(task),
-        NoisyExponentiatedGradient: game_forecast.noised_gap(task),
+        SampledDualAveraging: saddle.drawn_gap(task),
+        NoisyExponentiatedGradient: saddle.noised_gap(task),
         NoisyMatrix: matrix,
     }
     if all(player.curvature > 0 for player in task.problem.players.values()):
-        typical[NoisyExtragradient] = game_forecast.bent_gap(task)
+        typical[NoisyExtragradient] = saddle.bent_gap(task)
     drawn = typical[SampledDualAveraging]
     within: dict[Callable[[], GameSolver], float] = {
         NoisyMatrix: MATRIX_WITHIN,

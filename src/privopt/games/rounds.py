@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 from privopt.curator.base import Curator
 from privopt.curator.handles import Stream
 from privopt.games.base import GameSolver
-from privopt.games.gradients import Gradients, Strategy
-from privopt.games.moves import Move
+from privopt.games.gradients import Gradients, Move, Strategy
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.vertex_sampler import VertexSampler
-from privopt.planning.picture import Picture, bars, line
-from privopt.planning.plan import Finding
+from privopt.mechanisms.vertex_stream import VertexSampler
+from privopt.planning.plan import Finding, Picture, bars, line
 from privopt.problems.saddle import Game, Player, Who
 from privopt.result import Outcome, Status
 from privopt.solvers.fields import derived

@@ -19,11 +19,9 @@ from typing import Any, Literal
 from privopt.errors import AccountError, ArgumentError, BudgetExceeded
 from privopt.ledger.account_file import AccountFile, check_unit
 from privopt.ledger.amounts import Budget, rounded_down
-from privopt.ledger.claims import Claim, CounterInMemory, CounterInPlace, RunsInMemory
-from privopt.ledger.counters import Counter
-from privopt.ledger.entries import Charge
+from privopt.ledger.claims import Claim, Counter, CounterInMemory, CounterInPlace, RunsInMemory
 from privopt.ledger.events import Event
-from privopt.ledger.filters import Composition, Cost, largest_payable
+from privopt.ledger.filters import Charge, Composition, Cost, largest_payable
 from privopt.ledger.ledger import SEEDED, Ledger
 from privopt.ledger.payments import payment_of
 from privopt.public import Relation

@@ -24,7 +24,7 @@ from pathlib import Path
 from privopt.atomic_files import keep_names
 from privopt.errors import AccountError, ArgumentError, add_note
 from privopt.ledger.amounts import Budget
-from privopt.ledger.counters import Counter, CounterBeside, CounterFolder, Mark, check_counter
+from privopt.ledger.claims import Counter, CounterBeside, CounterFolder, Mark, check_counter
 from privopt.ledger.events import Event, NoEvent
 from privopt.ledger.filters import Composition
 from privopt.ledger.ledger import Ledger

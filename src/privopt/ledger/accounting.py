@@ -4,7 +4,7 @@ A tree is priced by every accountant that can price it, and the least of the val
 
     accountant  prices                                                                  source
     exact       Gaussian releases only, or one objective perturbation: the curve        Dong, Roth, Su 2022
-    direct      Gaussian releases and up to four objective perturbations, any delta     `privopt.ledger.direct`
+    direct      Gaussian releases and up to four objective perturbations, any delta     `privopt.ledger.privacy_losses`
     pure        pure events only: the sum of their epsilons
     zcdp        all but sampled and shifted events: the sum of their rhos               Bun, Steinke 2016
     pld         numerical privacy-loss distributions, for delta from 1e-10 on           Doroshenko et al. 2022
@@ -16,13 +16,13 @@ deviation over the sensitivity under the declared relation (2 C under replace-on
     sampler      relation             accountant   its noise multiplier
     Poisson      add-or-remove-one    PLD, Renyi   z
     Poisson      replace-one          PLD, Renyi   2 z: the library moves both means, so it wants the deviation over C;
-                                                   its Renyi accountant has no such event, ours is `ledger.renyi`
+                                                   its Renyi accountant has no such event, ours is `ledger.curves`
     mixture      add-or-remove-one    PLD, Renyi   z: a Poisson sample and everybody under one noise
     fixed size   replace-one          Renyi        z: this accountant does not double the sensitivity
-    tested       both                 PLD, Renyi   as Poisson, at a larger rate, shifted: `ledger.tested_samples`
+    tested       both                 PLD, Renyi   as Poisson, at a larger rate, shifted: `ledger.privacy_losses`
 
 A plain Gaussian is always priced with add-or-remove semantics: z is already relative to the declared sensitivity.
-Bad events are taken off delta, rounding is priced around all else: `ledger.rounding`.
+Bad events are taken off delta, rounding is priced around all else: `ledger.composition`.
 
 These prices hold for a tree that is fixed before the first release: queries may depend on earlier releases, and so may
 the order (concurrent composition: Vadhan, Zhang 2023), events may not. Otherwise see `privopt.ledger.ledger`.
@@ -41,8 +41,23 @@ from numpy.typing import NDArray
 
 from privopt.errors import NotPriceable
 from privopt.ledger import composition
-from privopt.ledger.composition import Alternative, alternatives, sampled_multiplier
-from privopt.ledger.direct import UNDERFLOW, direct_delta, direct_epsilon, shifted_events, single_shifted
+from privopt.ledger.composition import (
+    Alternative,
+    alternatives,
+    rounded_delta,
+    rounded_epsilon,
+    sampled_multiplier,
+)
+from privopt.ledger.curves import (
+    gaussian_delta,
+    gaussian_epsilon,
+    mixture_add_or_remove,
+    poisson_replace_one,
+    zcdp_delta,
+    zcdp_deltas,
+    zcdp_epsilon,
+    zcdp_rho_budget,
+)
 from privopt.ledger.events import (
     BoundedRangeEvent,
     Event,
@@ -54,12 +69,15 @@ from privopt.ledger.events import (
     ShiftedGaussianEvent,
     ZCDPEvent,
 )
-from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_epsilon
-from privopt.ledger.renyi import mixture_add_or_remove, poisson_replace_one
-from privopt.ledger.rounding import rounded_delta, rounded_epsilon
-from privopt.ledger.shifted import ShiftedCurve
-from privopt.ledger.tested_samples import untested
-from privopt.ledger.zcdp import zcdp_delta, zcdp_deltas, zcdp_epsilon, zcdp_rho_budget
+from privopt.ledger.privacy_losses import (
+    UNDERFLOW,
+    ShiftedCurve,
+    direct_delta,
+    direct_epsilon,
+    shifted_events,
+    single_shifted,
+    untested,
+)
 from privopt.public import Relation
 
 __all__ = ["Accountant", "delta", "epsilon", "zcdp_epsilon", "zcdp_rho", "zcdp_rho_budget"]
@@ -502,7 +520,7 @@ SMALLEST_MASS = 1e-15
 def shifted_gaussian_profile(
     mu: float, shift: float, interval: float, *, two_signed: bool = False
 ) -> NDArray[np.float64]:
-    """The convex curve of an objective perturbation, see `privopt.ledger.shifted`.
+    """The convex curve of an objective perturbation, see `privopt.ledger.privacy_losses`.
 
     Args:
         mu: sensitivity over standard deviation.

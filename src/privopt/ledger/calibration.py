@@ -7,11 +7,10 @@ from collections.abc import Callable
 from privopt.errors import BudgetExceeded, NotPriceable
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
-from privopt.ledger.composition import additive_cost, leaf_delta, leaf_rho, leaf_rounding
+from privopt.ledger.composition import additive_cost, leaf_delta, leaf_rho, leaf_rounding, rounding_delta
 from privopt.ledger.events import Event, MixtureEvent, SampledEvent, ShiftedGaussianEvent, TestedSampleEvent
 from privopt.ledger.filters import Composition, filter_cap, filter_cost
-from privopt.ledger.rounding import rounding_delta
-from privopt.ledger.tested_samples import inflated_rate
+from privopt.ledger.privacy_losses import inflated_rate
 from privopt.public import Relation
 
 MARGIN = 1e-8  # left unspent, so that sums of floats in the ledger never refuse the last release

@@ -6,9 +6,10 @@ another one dominates are dropped; where too many are left, the branches of a no
 dominates every one of them.
 """
 
+import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from privopt.ledger.events import (
@@ -298,3 +299,137 @@ def _summed(ways: Iterable[Alternative]) -> Alternative:
     for way in ways:
         total = total.plus(way)
     return total
+
+
+# ---- The price of one of several releases, when which one it is depends on earlier releases ----------------
+
+
+def dominating(events: Sequence[Event]) -> Event:
+    """One event that costs as much as the dearest of several, whichever of them is released.
+
+    Args:
+        events: alternatives; which one is released may depend on releases before it.
+    Privacy:
+        Gaussian releases on everybody compose to exactly one with 1 / z^2 summed, and a smaller sum is dominated by a
+        larger one whatever it is composed with. Equal events need no argument, and nothing costs more than a release
+        without noise. Nothing else is totally ordered: the maximum of two curves need not bound a choice between them
+        that depends on earlier releases.
+    Raises:
+        ValueError: the alternatives are not ordered.
+    """
+    if not comparable(events):
+        raise ValueError(
+            "the price of the refit would depend on which candidate is chosen: it can be bounded beforehand where all "
+            "candidates release Gaussian noise on everybody (gradient descent, whitening), or cost exactly the same. "
+            "Solvers that sample, or put noise inside the objective, cannot be compared with others: give steps and "
+            "sampling rate that are the same for all candidates, or use refit=False."
+        )
+    if len(set(events)) == 1:
+        return events[0]
+    counts = [leaf_counts(event)[0] for event in events]
+    if any(isinstance(leaf, NonPrivateEvent) for leaves in counts for leaf in leaves):
+        return NonPrivateEvent()
+    squares = [
+        math.fsum(
+            count / leaf.noise_multiplier**2
+            for leaf, count in leaves.items()
+            if isinstance(leaf, GaussianEvent)
+        )
+        for leaves in counts
+    ]
+    return GaussianEvent(1.0 / math.sqrt(max(squares)))
+
+
+def comparable(events: Sequence[Event]) -> bool:
+    """Whether the dearest of several events is known to dominate the others."""
+    if len(set(events)) == 1:
+        return True
+    counts = [leaf_counts(event) for event in events]
+    if any(isinstance(leaf, NonPrivateEvent) for leaves, _ in counts for leaf in leaves):
+        return True
+    return all(
+        not parallels and all(isinstance(leaf, GaussianEvent) for leaf in leaves)
+        for leaves, parallels in counts
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------
+# What it costs that a run is not quite the run that is priced: a total variation distance, at every
+# epsilon.
+# Let P and Q be the laws of a run on two neighbouring data sets, P' and Q' those of the ideal run, each within total
+# variation eta of the real one on the same data. If the ideal run is (epsilon, delta(epsilon))-private, then for any E
+#
+#     P(E) <= P'(E) + eta <= e^epsilon Q'(E) + delta(epsilon) + eta
+#          <= e^epsilon (Q(E) + eta) + delta(epsilon) + eta = e^epsilon Q(E) + delta(epsilon) + (1 + e^epsilon) eta,
+#
+# for both sides of the pair are off by eta, and one of them is multiplied by e^epsilon.
+#
+# A run whose step t is, given what was released before, within eta_t of the ideal step is within sum eta_t of the ideal
+# run: couple the two step by step; while they agree, step t separates them with probability eta_t at most. The same
+# holds where eta_t depends on earlier releases, with the largest sum over all ways that the run may take. So distances
+# add up, under a filter too, and the sum is priced once, outside of everything else. Of disjoint blocks the dearest
+# counts: only steps on a unit's own block need be replaced by ideal ones, the others are the same for both data sets.
+#
+# A run that is (epsilon, delta)-private is (larger, delta)-private, so the term does not grow with epsilon for ever:
+# the bound at a large epsilon is the least of those at smaller ones. delta(epsilon) is convex in e^epsilon, hence so is
+# the sum, and the least is found by a search.
+#
+# Source:
+#     The two sides: Dwork, Roth 2014, lemma 3.17 (approximate max divergence), applied at one epsilon.
+
+
+_STEPS = 50
+_GOLDEN = (math.sqrt(5.0) - 1) / 2
+
+
+def rounding_delta(total_variation: float, epsilon: float) -> float:
+    """What a total variation distance adds to delta at `epsilon`: (1 + e^epsilon) total_variation."""
+    return (1 + math.exp(min(epsilon, 700.0))) * total_variation
+
+
+def rounded_epsilon(
+    ideal: Callable[[float], float], total_variation: float, delta: float, *, start: float = 0.0
+) -> float:
+    """The smallest epsilon of a run within `total_variation` of an ideal one.
+
+    Args:
+        ideal: the epsilon of the ideal run at a delta of at least 0, decreasing.
+        total_variation: the distance.
+        delta: what the run may spend in all.
+        start: below the answer.
+
+    Returns:
+        An epsilon with ideal(delta - (1 + e^epsilon) total_variation) <= epsilon; infinity where none was found.
+    """
+    epsilon, slack = start, 0.0
+    for _ in range(_STEPS):  # from below to the least fixed point, then a little above it
+        left = delta - rounding_delta(total_variation, epsilon)
+        needed = ideal(left) if left >= 0 else math.inf
+        if needed <= epsilon or math.isinf(needed):
+            return max(epsilon, needed)
+        epsilon, slack = needed * (1 + slack), max(1e-15, 2 * slack)
+    return math.inf
+
+
+def rounded_delta(
+    ideal: Callable[[float], float], total_variation: float, epsilon: float, *, start: float = 0.0
+) -> float:
+    """The smallest delta of a run within `total_variation` of an ideal one, at `epsilon` or between it and `start`.
+
+    Args:
+        ideal: the delta of the ideal run at an epsilon of at least 0, decreasing, a convex function of e^epsilon.
+        total_variation: the distance, above 0.
+        epsilon: at least `start`; infinity is allowed.
+        start: at least 0.
+    """
+
+    @functools.cache
+    def bound(at: float) -> float:
+        return min(1.0, ideal(at) + rounding_delta(total_variation, at))
+
+    # From the logarithm on at which the term is 1 nothing is gained; the golden section finds where the sum turns.
+    low, high = start, max(start, math.log1p(1 / total_variation))
+    while high - low > 1e-3 * high and low < epsilon:
+        left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+        low, high = (low, right) if bound(left) <= bound(right) else (left, high)
+    return min(bound(start), bound(min(epsilon, low)), bound(min(epsilon, high)))

@@ -10,7 +10,7 @@ tree. Every event is frozen, hashable, prints as a sentence (`describe()`) and s
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -143,7 +143,7 @@ class ShiftedGaussianEvent(_Leaf):
 
     The curve is that of Gaussian noise, `gaussian_delta`, for losses whose derivative has one sign. For all others
     (`two_signed`) it is that of the privacy loss mu |Z| + mu^2 / 2 with Z standard normal: twice the Gaussian curve
-    from mu^2 / 2 on. See `privopt.ledger.shifted`.
+    from mu^2 / 2 on. See `privopt.ledger.privacy_losses`.
 
     Source:
         Objective perturbation: Redberg, Koskela, Wang 2023, sharpened for losses whose derivative has one sign.
@@ -206,7 +206,7 @@ class TestedSampleEvent(_Leaf):
     """A sparse vector whose every test looks at a fresh secret sample, with one Gaussian release on it if it passes.
 
     A test reveals something of the sample that it is made on, so tests and releases are no independent mechanisms, and
-    the releases are not amplified at the rate that the sample was drawn with. See `privopt.ledger.tested_samples`,
+    the releases are not amplified at the rate that the sample was drawn with. See `privopt.ledger.privacy_losses`,
     which holds the price and its proof. The probability of a wrong pass is a `DeltaEvent` beside this one.
 
     Attributes:
@@ -261,7 +261,7 @@ class DeltaEvent(_Leaf):
 class RoundingEvent(_Leaf):
     """The run's law is within total variation `total_variation` of the one that the other events price, on any data.
 
-    It adds (1 + e^epsilon) total_variation to delta at every epsilon: see `privopt.ledger.rounding`.
+    It adds (1 + e^epsilon) total_variation to delta at every epsilon: see `privopt.ledger.composition`.
     """
 
     total_variation: float
@@ -295,7 +295,7 @@ class NonPrivateEvent(_Leaf):
 class SampledEvent(Event):
     """`event`, applied to a random subset of the units that stays secret.
 
-    `sampling` is a public description such as `privopt.ledger.sampling.Poisson(0.01)`. Inside, sums are divided by the
+    `sampling` is a public description such as `privopt.ledger.events.Poisson(0.01)`. Inside, sums are divided by the
     expected number of units and noise multipliers are relative to the sensitivity given who was drawn.
     """
 
@@ -471,3 +471,127 @@ def _as_float(event: object, name: str) -> float:
 def short(value: float) -> str:
     """A number for a sentence."""
     return f"{value:.3g}"
+
+
+# ---- Who takes part in a release: public descriptions. The units themselves are drawn by the curator -------
+
+
+@dataclass(frozen=True)
+class EveryUnit:
+    """Every unit takes part."""
+
+    kind: ClassVar[str] = "every"
+    rate: ClassVar[float] = 1.0
+
+    def event(self, event: Event) -> Event:
+        """The event itself: nothing is amplified."""
+        return event
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Each unit takes part independently with probability `rate`; sums are divided by rate * n."""
+
+    rate: float
+    kind: ClassVar[str] = "poisson"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate <= 1:
+            raise ValueError(f"the sampling rate must be in (0, 1], got {self.rate!r}.")
+
+    def event(self, event: Event) -> Event:
+        """The sampled event; a rate of 1 is everybody."""
+        return event if self.rate == 1 else SampledEvent(self, event)
+
+
+@dataclass(frozen=True)
+class FixedSize:
+    """`batch` of the n units take part, drawn uniformly without replacement (replace-one only)."""
+
+    batch: int
+    n: int
+    kind: ClassVar[str] = "fixed-size"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch <= self.n:
+            raise ValueError(f"the batch must be between 1 and n = {self.n} units, got {self.batch!r}.")
+
+    @property
+    def rate(self) -> float:
+        """The fraction of units in a batch."""
+        return self.batch / self.n
+
+    def event(self, event: Event) -> Event:
+        """The sampled event; a batch of n is everybody."""
+        return event if self.batch == self.n else SampledEvent(self, event)
+
+
+Sampling = EveryUnit | Poisson | FixedSize
+
+
+def expected_units(sampling: Sampling, n: int) -> float:
+    """The public number that a sampled sum is divided by.
+
+    Args:
+        sampling: who takes part.
+        n: the public number of units.
+    """
+    return n * sampling.rate if math.isfinite(sampling.rate) else float(n)
+
+
+# ---- Events from JSON: what `Event.to_dict` wrote becomes the event again ----------------------------------
+
+
+def event_from_dict(values: Mapping[str, Any]) -> Event:
+    """Rebuild an event from what `to_dict` gave.
+
+    Args:
+        values: the dictionary, possibly after a trip through JSON.
+
+    Raises:
+        ValueError: it does not describe an event.
+    """
+    name = values.get("event")
+    try:
+        if name == "SampledEvent":
+            return SampledEvent(_sampling_from_dict(values["sampling"]), event_from_dict(values["of"]))
+        if name == "Repeated":
+            return Repeated(event_from_dict(values["of"]), values["count"])
+        if name == "Sequence":
+            return Sequence(tuple(event_from_dict(child) for child in values["of"]))
+        if name == "Parallel":
+            return Parallel(tuple(event_from_dict(child) for child in values["of"]))
+        if name in _LEAVES:
+            return _LEAVES[name](**{key: value for key, value in values.items() if key != "event"})
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{name} is not described completely by {dict(values)!r}: {error}.") from error
+    known = ", ".join([*_LEAVES, "SampledEvent", "Repeated", "Sequence", "Parallel"])
+    raise ValueError(f"event must be one of {known}; got {name!r}.")
+
+
+_LEAVES: dict[str, type[Event]] = {
+    leaf.__name__: leaf
+    for leaf in (
+        GaussianEvent,
+        LaplaceEvent,
+        BoundedRangeEvent,
+        PureEvent,
+        ZCDPEvent,
+        SelectionsEvent,
+        ShiftedGaussianEvent,
+        MixtureEvent,
+        TestedSampleEvent,
+        DeltaEvent,
+        RoundingEvent,
+        NoEvent,
+        NonPrivateEvent,
+    )
+}
+
+
+def _sampling_from_dict(values: Mapping[str, Any]) -> FixedSize | Poisson:
+    if values.get("kind") == "poisson":
+        return Poisson(values["rate"])
+    if values.get("kind") == "fixed-size":
+        return FixedSize(values["batch"], values["n"])
+    raise ValueError(f"sampling kind must be 'poisson' or 'fixed-size', got {values.get('kind')!r}.")

@@ -25,35 +25,32 @@ from typing import Any
 from privopt.errors import BudgetExceeded, PlanMismatch
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget, or_nan
-from privopt.ledger.entries import (
-    Blocks,
-    Entry,
-    Filtered,
-    Part,
-    add_charge,
-    entries_to_event,
-    entries_to_lines,
-    entries_to_list,
-    json_number,
-)
 from privopt.ledger.events import DeltaEvent, Event, NoEvent, Parallel, leaf_counts, repeat, sequence
 from privopt.ledger.filters import (
     KEPT_BY,
     TOLERANCE,
+    Blocks,
     Composition,
     Cost,
+    Entry,
+    Filtered,
+    Part,
     SetAside,
+    add_charge,
     check_bad_event_delta,
     check_composition,
+    entries_to_event,
+    entries_to_lines,
+    entries_to_list,
     filter_cap,
     filter_cost,
     filter_delta,
     filter_epsilon,
+    json_number,
     require_room,
     sum_of_costs,
 )
-from privopt.ledger.payer import Payer
-from privopt.ledger.spend_lock import NotCopyable, SpendLock
+from privopt.ledger.payer import NotCopyable, Payer, SpendLock
 from privopt.public import Relation
 
 

@@ -15,8 +15,7 @@ from typing import Any
 
 from privopt.errors import AccountError
 from privopt.ledger.amounts import Budget
-from privopt.ledger.event_json import event_from_dict
-from privopt.ledger.events import Event
+from privopt.ledger.events import Event, event_from_dict
 from privopt.ledger.filters import Composition, Cost, filter_cost, rounded_up
 from privopt.public import Relation
 

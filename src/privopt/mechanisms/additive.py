@@ -9,8 +9,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from privopt.ledger.events import Event, GaussianEvent, LaplaceEvent, NonPrivateEvent
-from privopt.mechanisms.base import Mechanism, Sensitivity, check_multiplier, host_release, traced_release
-from privopt.mechanisms.lattice import noise_exponent, spacing_ratio
+from privopt.mechanisms.base import (
+    Mechanism,
+    Sensitivity,
+    check_multiplier,
+    host_release,
+    noise_exponent,
+    spacing_ratio,
+    traced_release,
+)
 from privopt.mechanisms.noise import Draws, Noise, Shape
 
 

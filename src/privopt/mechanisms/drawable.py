@@ -13,7 +13,7 @@ from privopt.ledger.events import (
     leaf_counts,
 )
 from privopt.mechanisms.additive import Gaussian, Laplace
-from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.mechanisms.prefix_sum import PrefixSum
 
 MOST_ENTRIES = 2**32  # of a released vector: 32 GiB

@@ -245,7 +245,7 @@ class RepeatedChoice:
 
     @classmethod
     def lasting(cls, noise: NoiseSource) -> "RepeatedChoice":
-        """The choice that is kept with a run that may be resumed, see `curator.kept_keys`; without one, a fresh one."""
+        """The choice that is kept with a run that may be resumed, see `curator.journal`; without one, a fresh one."""
         kept = None if noise.seeded else KEPT_CHOICE.get()
         key = None if kept is None else kept()
         return cls(noise) if key is None else cls.of(key)

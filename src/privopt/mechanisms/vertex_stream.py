@@ -4,7 +4,7 @@ import abc
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import ClassVar, Self, SupportsFloat
 
@@ -274,3 +274,228 @@ class VertexStream(StreamMechanism):
             return np.empty(0, dtype=np.int64)
         with np.errstate(all="ignore"):  # a warning must not depend on the data
             return softmax_draws(self._logits(state, step), noise.words((count, 2, WORDS)))
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Vertices drawn from the softmax of a running sum of items: mirror descent that touches the data through
+# draws.
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class VertexSampler(VertexStream):
+    """Step t = 0, 1, ...: draw `draws[t]` vertices from softmax(-temperatures[t] * scores), then add item t to them.
+
+    The scores are `sum over s < t of item_weights[s] * item_s / sensitivity_s` and never leave the stream; only drawn
+    indices do. A drawn vertex is an unbiased play. The first step has seen no data and is free. `weighted_average`
+    builds the schedule from step weights and inverse temperatures in the unit of the scores. Where the weight of an
+    item differs from draw to draw in another way, see `VertexTable`.
+
+    Args:
+        item_weights: what multiplies each sensitivity-normalised item, at least 0. Public.
+        temperatures: what multiplies the scores at each step, at least 0, one a step. Public.
+        draws, participation, largest_item, mixture: see `VertexStream`.
+    Privacy:
+        A unit in the items of a pattern moves the logits of step t by a vector of range at most
+        `e_t = temperatures[t] * sum of its item_weights before t`; what that costs is argued in `VertexStream`.
+        Rounding: one score update errs by at most 4 roundoffs of the largest score, and so do a logit and all items
+        together; the range of the difference of two data sets sees four such errors.
+    """
+
+    item_weights: tuple[float, ...]
+    temperatures: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "item_weights", tuple(self.item_weights))
+        object.__setattr__(self, "temperatures", tuple(self.temperatures))
+        steps = len(self.temperatures)
+        if len(self.draws) != steps or steps - 1 > len(self.item_weights) or len(self.item_weights) > steps:
+            raise ValueError(
+                "every step needs a temperature and a number of draws, and every step but perhaps the last needs an "
+                f"item: got {steps} temperatures, {len(self.draws)} numbers of draws, {len(self.item_weights)} items."
+            )
+        if not all(
+            number >= 0 and math.isfinite(number) for number in (*self.item_weights, *self.temperatures)
+        ):
+            raise ValueError("item_weights and temperatures must be finite and at least 0.")
+        super().__post_init__()
+
+    @classmethod
+    def weighted_average(
+        cls,
+        *,
+        step_weights: Sequence[float],
+        inverse_temperatures: Sequence[float],
+        draws: int | Sequence[int],
+        half_range: float,
+        sensitivities: float | Sequence[float],
+        participation: Participation | None = None,
+        mixture: bool = False,
+    ) -> "VertexSampler":
+        """The sampler whose step t draws from softmax(-beta_t * weighted average of the items before t).
+
+        Args:
+            step_weights: w_s of the average, one an item.
+            inverse_temperatures: beta_t, one a step, in one over the unit of the scores.
+            draws: vertices drawn a step, one number for all or one a step.
+            half_range: the largest entry of an item, the clip L.
+            sensitivities: by which range one unit moves an item, for instance 2 c L / n; one for all, or one an item.
+            participation: see the class; the default is every item.
+            mixture: see `VertexStream`.
+        """
+        items, steps = len(step_weights), len(inverse_temperatures)
+        ranges = [float(r) for r in np.broadcast_to(np.asarray(sensitivities, dtype=np.float64), (items,))]
+        if not all(r > 0 and math.isfinite(r) for r in ranges) or not half_range > 0:
+            raise ValueError("half_range and sensitivities must be positive and finite: clip the items.")
+        if steps > items + 1:
+            raise ValueError(
+                f"there may be at most one step more than items, got {steps} inverse temperatures for {items} items."
+            )
+        weight_before = np.concatenate(([0.0], np.cumsum(np.asarray(step_weights, dtype=np.float64))))
+        temperatures = [
+            beta / weight if weight > 0 else 0.0
+            for beta, weight in zip(inverse_temperatures, weight_before.tolist(), strict=False)
+        ]
+        return cls(
+            item_weights=tuple(w * r for w, r in zip(step_weights, ranges, strict=True)),
+            temperatures=tuple(temperatures),
+            draws=(draws,) * steps if isinstance(draws, int) else tuple(draws),
+            participation=cls.every_item(items) if participation is None else participation,
+            largest_item=max((half_range / r for r in ranges), default=0.5),
+            mixture=mixture,
+        )
+
+    @property
+    def items(self) -> int:
+        """How many items are added."""
+        return len(self.item_weights)
+
+    def scaled(self, factor: float) -> "VertexSampler":
+        """The same schedule with all temperatures times `factor`: rho times its square, up to the rounding."""
+        return replace(self, temperatures=tuple(factor * one for one in self.temperatures))
+
+    def _shifts(self, patterns: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+        weights = np.asarray(self.item_weights)
+        shifts = np.zeros((len(patterns), self.items + 1))
+        for row, pattern in enumerate(patterns):
+            named = list(dict.fromkeys(pattern))
+            shifts[row, np.asarray(named, dtype=np.int64) + 1] = weights[named]
+        before = np.cumsum(shifts, axis=1)[:, : self.steps]
+        return before * np.asarray(self.temperatures)
+
+    def _rounding(self) -> NDArray[np.float64]:
+        added = np.concatenate(([0.0], np.cumsum(self.item_weights)))[: self.steps]
+        errors = 4 * (4 * self.items + 16) * ROUNDOFF * 2.0 * self.largest_item
+        return errors * added * np.asarray(self.temperatures)
+
+    def _enter(self, state: VertexState, private_item: NDArray[np.float64]) -> None:
+        private_item *= self.item_weights[state.added]  # a fresh quotient
+        state.private_scores += private_item
+
+    def _require_items(self, state: VertexState, step: int) -> None:
+        if state.added != step:
+            raise ValueError(f"step {step} is drawn after {step} items, but {state.added} have been added.")
+
+    def _logits(self, state: VertexState, step: int) -> NDArray[np.float64]:
+        return -self.temperatures[step] * state.private_scores
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Vertices drawn from scores in which every item has its own weight at every draw: trees, pre-drawn levels.
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class VertexTable(VertexStream):
+    """Step t draws `draws[t]` vertices from softmax(-(sum over items s of `weights[t][s]` * item_s / sensitivity_s)).
+
+    A public table says which items count at which step, and for how much: an item may enter late, leave again or be
+    replaced, as in the tree of a variance-reduced method. Items are added in order, as many between two steps as the
+    solver likes; a step may be drawn once all items with a weight there have been added. An item is kept until the
+    last step that has a weight for it.
+
+    Args:
+        weights: for each step the items that count there as (item, weight) pairs, weights at least 0. Public.
+        draws, participation, largest_item, mixture: see `VertexStream`.
+    Privacy:
+        A unit in the items of a pattern moves the logits of step t by a vector of range at most the sum of its weights
+        in row t; what that costs is argued in `VertexStream`. Rounding: a sum of k products errs by at most k + 2
+        roundoffs of the sum of the sizes; the range of the difference of two data sets sees four such errors.
+    """
+
+    weights: tuple[tuple[tuple[int, float], ...], ...]
+
+    def __post_init__(self) -> None:
+        rows = tuple(tuple((item, weight) for item, weight in row) for row in self.weights)
+        object.__setattr__(self, "weights", rows)
+        if len(self.weights) != len(self.draws):
+            raise ValueError(
+                f"every step needs a row of weights and a number of draws, got {len(self.weights)} rows and "
+                f"{len(self.draws)} numbers of draws."
+            )
+        for step, row in enumerate(self.weights):
+            if not all(item >= 0 and weight >= 0 and math.isfinite(weight) for item, weight in row):
+                raise ValueError(
+                    f"items and weights must be finite and at least 0, got {row} at step {step}."
+                )
+            if len({item for item, _ in row}) < len(row):
+                raise ValueError(f"an item has two weights at step {step}: add them up.")
+        if any(item >= self.items for row in self.weights for item, _ in row):
+            raise ValueError(
+                "participation must name every item, and no other: each unit's items are one of its tuples."
+            )
+        super().__post_init__()
+
+    @property
+    def items(self) -> int:
+        """How many items are added."""
+        return self._count
+
+    @functools.cached_property
+    def _count(self) -> int:
+        return 1 + max((item for pattern in self.participation for item in pattern), default=-1)
+
+    def scaled(self, factor: float) -> "VertexTable":
+        """The same schedule with all weights times `factor`: rho times its square, up to the rounding."""
+        rows = tuple(tuple((item, factor * weight) for item, weight in row) for row in self.weights)
+        return replace(self, weights=rows)
+
+    @functools.cached_property
+    def _last_steps(self) -> dict[int, int]:
+        """The last step that has a weight for an item."""
+        return {item: step for step, row in enumerate(self.weights) for item, _ in row}
+
+    def _shifts(self, patterns: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+        present = np.zeros((self.items, len(patterns)))
+        for column, pattern in enumerate(patterns):
+            present[list(pattern), column] = 1.0
+        shifts = np.zeros((len(patterns), self.steps))
+        for step, row in enumerate(self.weights):
+            for item, weight in row:
+                shifts[:, step] += weight * present[item]
+        return shifts
+
+    def _rounding(self) -> NDArray[np.float64]:
+        errors = [
+            4 * (4 * len(row) + 16) * ROUNDOFF * 2.0 * math.fsum(weight for _, weight in row)
+            for row in self.weights
+        ]
+        return self.largest_item * np.asarray(errors, dtype=np.float64)
+
+    def _enter(self, state: VertexState, private_item: NDArray[np.float64]) -> None:
+        if self._last_steps.get(state.added, -1) >= state.drawn:
+            state.private_items[state.added] = private_item
+
+    def _require_items(self, state: VertexState, step: int) -> None:
+        needed = 1 + max((item for item, _ in self.weights[step]), default=-1)
+        if state.added < needed:
+            raise ValueError(f"step {step} is drawn after {needed} items, but {state.added} have been added.")
+
+    def _logits(self, state: VertexState, step: int) -> NDArray[np.float64]:
+        private_scores = np.zeros_like(state.private_scores)
+        for item, weight in self.weights[step]:
+            private_scores -= weight * state.private_items[item]
+        return private_scores
+
+    def _forget(self, state: VertexState, step: int) -> None:
+        for item, _ in self.weights[step]:
+            if self._last_steps[item] == step:
+                del state.private_items[item]

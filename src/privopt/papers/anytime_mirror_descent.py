@@ -14,19 +14,17 @@ from jaxtyping import Array
 
 from privopt.curator.base import Curator
 from privopt.mechanisms.base import StreamMechanism
-from privopt.mechanisms.best_vertex import BestVertex
-from privopt.mechanisms.vertex_sampler import VertexSampler
+from privopt.mechanisms.vertex_draws import BestVertex
+from privopt.mechanisms.vertex_stream import VertexSampler
 from privopt.planning import vertex_methods
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
 from privopt.planning.notices import NOISE_IS_OFF
-from privopt.planning.task import Task
+from privopt.planning.task import Forecast, Instance, Task
 from privopt.problems.problem import Problem
 from privopt.public import Public
-from privopt.queries.vertex_slopes import largest_entry
+from privopt.queries.scores import largest_entry
 from privopt.result import Outcome, Status
 from privopt.solvers.fields import choice, derived
-from privopt.solvers.vertex_solver import VertexSolver
+from privopt.solvers.vertices import VertexSolver
 
 # ---- Settings of anytime mirror descent by the theory of its paper -----------------------------------------
 # With m vertices, l = log m, and half the largest slope L of a record along them:

@@ -14,11 +14,10 @@ from privopt.games.gradients import Gradients
 from privopt.games.rounds import RoundSolver, Weights, outcome_of, uniform_outcome
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, repeat, sequence
-from privopt.mechanisms.exponential import ExponentialMechanism
-from privopt.planning import game_forecast
-from privopt.planning.forecast import Forecast
+from privopt.mechanisms.choice import ExponentialMechanism
+from privopt.planning import saddle
 from privopt.planning.sampled_dual_averaging import default_held, movers, price_shares
-from privopt.planning.task import Task
+from privopt.planning.task import Forecast, Task
 from privopt.problems.saddle import Game, Who
 from privopt.public import Public
 from privopt.result import Outcome
@@ -60,7 +59,7 @@ class BestResponse(RoundSolver):
         choosing = movers(task.problem)
         if not task.is_private or not choosing:
             return MOST
-        rho, public = game_forecast.equivalent_rho(task), task.public
+        rho, public = saddle.equivalent_rho(task), task.public
         shares = price_shares(task.problem)
         wanted = min(
             public.n * math.sqrt(8.0 * rho * shares[who])
@@ -115,8 +114,8 @@ class BestResponse(RoundSolver):
         """Nothing is known but what a user should read."""
         return Forecast(
             meaning="none was fitted for this baseline",
-            notices=tuple(game_forecast.game_notices(instance, 0.0)),
-            measure=game_forecast.GAP,
+            notices=tuple(saddle.game_notices(instance, 0.0)),
+            measure=saddle.GAP,
         )
 
     def run(self, curator: Curator, game: Game) -> Outcome:

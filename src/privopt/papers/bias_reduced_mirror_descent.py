@@ -20,17 +20,16 @@ from privopt.games.base import GameSolver
 from privopt.games.rounds import Weights, outcome_of, stream_findings, uniform_outcome
 from privopt.ledger import accounting
 from privopt.ledger.calibration import calibrate
+from privopt.ledger.curves import zcdp_rho_budget
 from privopt.ledger.events import Event, NoEvent, Parallel, sequence
-from privopt.ledger.zcdp import zcdp_rho_budget
-from privopt.mechanisms.vertex_sampler import VertexSampler
-from privopt.planning.balanced_batches import FEWEST, balanced_sizes
-from privopt.planning.forecast import Forecast
-from privopt.planning.game_forecast import GAP, game_notices, trivial_gap
+from privopt.mechanisms.vertex_stream import VertexSampler
+from privopt.planning.averaging import FEWEST, balanced_sizes
 from privopt.planning.plan import Finding
-from privopt.planning.task import Task
+from privopt.planning.saddle import GAP, game_notices, trivial_gap
+from privopt.planning.task import Forecast, Task
 from privopt.problems.saddle import Game, Player, Who
 from privopt.public import Public
-from privopt.queries.bias_reduced_gradient import BiasReducedGradient
+from privopt.queries.payoffs import BiasReducedGradient
 from privopt.result import Outcome
 from privopt.solvers.fields import choice, derived, number
 

@@ -14,29 +14,27 @@ from numpy.typing import ArrayLike, NDArray
 
 from privopt.curator.base import Curator
 from privopt.games.base import GameSolver
-from privopt.games.sampled_dual_averaging import SampledDualAveraging
+from privopt.games.dual_averaging import SampledDualAveraging
 from privopt.ledger import accounting
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import BoundedRangeEvent, Event, Parallel
-from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.papers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
-from privopt.planning.forecast import Forecast
-from privopt.planning.game_forecast import GAP, game_notices
-from privopt.planning.instance import Instance
 from privopt.planning.plan import Finding
-from privopt.planning.task import Task
+from privopt.planning.saddle import GAP, game_notices
+from privopt.planning.task import Forecast, Instance, Task
 from privopt.problems.constraints import Constraint, L1Ball, Polytope, Simplex
 from privopt.problems.losses import RecordLoss
 from privopt.problems.problem import Problem, PytreeLayout
 from privopt.problems.saddle import BilinearGame, Game, Player, Who
 from privopt.problems.vertices import CrossPolytopeVertices, ListedVertices, SimplexVertices, Vertices
 from privopt.public import Public
-from privopt.queries.candidate_payoffs import CandidateGaps, CandidatePayoffs
+from privopt.queries.payoffs import CandidateGaps, CandidatePayoffs
 from privopt.result import Outcome
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import derived, number
 from privopt.solvers.frank_wolfe import FrankWolfe
-from privopt.solvers.vertex_solver import VertexSolver
+from privopt.solvers.vertices import VertexSolver
 from privopt.status import Status
 
 # ---- How the boosted saddle point divides the units, its defaults and its forecast -------------------------

@@ -16,21 +16,18 @@ from jaxtyping import Array, Bool, Float
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, repeat, sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import descent_defaults
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
+from privopt.planning import descent_theory
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
 from privopt.planning.plan import Finding
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.gradient_difference import ClippedGradientDifference
+from privopt.queries.slopes import ClippedGradient, ClippedGradientDifference
 from privopt.result import Outcome, ending
-from privopt.solvers.fields import choice, derived, number, optional
-from privopt.solvers.guarded import guarded
-from privopt.solvers.stepwise import StepwiseSolver
+from privopt.solvers.base import StepwiseSolver
+from privopt.solvers.fields import choice, derived, guarded, number, optional
 
 # ---- Schedule, predicted gradient norm and notices of DP-Spider --------------------------------------------
 # With W = 2 rho n^2 / factor^2, p parameters, clip C and an L-smooth objective that starts at most `gap` above its
@@ -110,7 +107,7 @@ class DPSpider(StepwiseSolver):
     returns: Literal["flattest", "last"] = choice("flattest")
 
     def default_clip(self, instance: Instance) -> float:
-        return descent_defaults.default_clip(instance)
+        return descent_theory.default_clip(instance)
 
     def default_curvature(self, instance: Instance) -> float:
         return instance.problem.loss_smoothness(instance.public)
@@ -122,7 +119,7 @@ class DPSpider(StepwiseSolver):
 
     def default_steps(self, instance: Instance) -> int:
         """T."""
-        return self._schedule(instance).steps if instance.is_private else descent_defaults.NOISELESS_STEPS
+        return self._schedule(instance).steps if instance.is_private else descent_theory.NOISELESS_STEPS
 
     def default_period(self, instance: Instance) -> int:
         return self._schedule(instance).period

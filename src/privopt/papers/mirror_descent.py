@@ -14,16 +14,14 @@ from jaxtyping import Array, Bool, Float
 
 from privopt.curator.base import Curator
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import descent_defaults, mirror_geometry
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
+from privopt.planning import descent_theory, mirror_geometry
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.problem import Problem
 from privopt.public import Public
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 from privopt.result import Outcome, ending
-from privopt.solvers.fields import derived, optional
-from privopt.solvers.guarded import guarded
-from privopt.solvers.stepwise import StepwiseSolver
+from privopt.solvers.base import StepwiseSolver
+from privopt.solvers.fields import derived, guarded, optional
 
 # ---- Defaults and forecast of mirror descent ---------------------------------------------------------------
 # The error of T steps of size eta on a convex loss is at most `B_w / (eta T) + eta E h_B(b)^2 / 2`, B_w the body's
@@ -71,7 +69,7 @@ class MirrorDescent(StepwiseSolver):
     def default_steps(self, instance: Instance) -> int:
         """T = L_B sqrt(2 B_w) / (s sqrt(E h_B^2)), from where on the error bound no longer falls, within limits."""
         body = mirror_geometry.geometry(instance, self.entry_bound)
-        noise = descent_defaults.noise_of_one(instance, self.clip) * math.sqrt(body.width)
+        noise = descent_theory.noise_of_one(instance, self.clip) * math.sqrt(body.width)
         if noise == 0:
             return mirror_geometry.NOISELESS_STEPS
         enough = body.smoothness * math.sqrt(2.0 * body.divergence) / noise

@@ -15,21 +15,18 @@ from jaxtyping import Array, Bool, Float
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, Repeated
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import descent_defaults
-from privopt.planning.averaging import Average, mixing_ratios
-from privopt.planning.effort import second_moment_seconds
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
+from privopt.planning import descent_theory
+from privopt.planning.averaging import Average, mixing_ratios, second_moment_seconds
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.losses import Logistic, ScalarLoss
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
 from privopt.public import Public
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.hessian import Model, NewtonDirection
+from privopt.queries.moments import Model, NewtonDirection
+from privopt.queries.slopes import ClippedGradient
 from privopt.result import Outcome, ending
 from privopt.solvers.base import Solver
-from privopt.solvers.fields import derived, number
-from privopt.solvers.guarded import guarded
+from privopt.solvers.fields import derived, guarded, number
 from privopt.solvers.needs import Need, NoSet, RidgeAtMost
 
 # ---- Defaults and forecast of Newton's method with double noise. Utility only ------------------------------
@@ -87,7 +84,7 @@ class DoubleNoiseNewton(Solver):
         return PRIVATE_STEPS if instance.is_private else NOISELESS_STEPS
 
     def default_clip(self, instance: Instance) -> float:
-        return descent_defaults.default_clip(instance)
+        return descent_theory.default_clip(instance)
 
     def default_damping(self, instance: Instance) -> float:
         """lambda0: the noise of a direction, z sqrt(d) |g| b / (n l^2), is at most half of the longest, |g| / l.
@@ -118,7 +115,7 @@ class DoubleNoiseNewton(Solver):
 
     def forecast(self, instance: Instance) -> Forecast:
         """No prediction; the notices of gradient descent, and that this method is an experiment."""
-        common = descent_defaults.forecast(instance, steps=self.steps, clip=self.clip)
+        common = descent_theory.forecast(instance, steps=self.steps, clip=self.clip)
         return Forecast(notices=(*common.notices, EXPERIMENTAL))
 
     def matrix_seconds(self, public: Public) -> float:

@@ -13,14 +13,13 @@ from jaxtyping import Array
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, NoEvent
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import descent_defaults, huberised
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
+from privopt.planning import descent_theory, huberised
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.problem import Problem
 from privopt.proofs.contraction import geometric_sum, largest_step
 from privopt.public import Public
-from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser
+from privopt.queries.minimisers import DescentEnd, HuberisedMinimiser
 from privopt.result import Outcome, Status
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import choice, derived
@@ -72,7 +71,7 @@ class OutputPerturbation(Solver):
         settled = 5.0 / (self.step_size * own) if own > 0.0 else math.inf
         if not instance.is_private:
             return math.ceil(min(6.0 * settled, NOISELESS_STEPS))
-        noise = descent_defaults.noise_of_one(instance, self.clip)
+        noise = descent_theory.noise_of_one(instance, self.clip)
         trace, distance = huberised.hessian_trace(instance, own), huberised.distance(instance)
         balanced = (distance**2 / (2.0 * self.step_size**3 * trace * noise**2)) ** (1.0 / 3.0)
         return max(1, math.ceil(min(balanced, settled, MOST_STEPS)))

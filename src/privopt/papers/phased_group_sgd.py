@@ -21,25 +21,30 @@ from jaxtyping import Array
 from privopt.curator.base import Curator
 from privopt.curator.handles import Held
 from privopt.errors import BudgetTooSmall
+from privopt.ledger.curves import part_of
 from privopt.ledger.events import Event, Parallel, sequence
-from privopt.ledger.gaussian_dp import part_of
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.gaussian_test import GaussianTest
-from privopt.mechanisms.sparse_test import SparseTest
-from privopt.planning import descent_defaults, phases
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
+from privopt.mechanisms.tests import GaussianTest, SparseTest
+from privopt.planning import descent_theory
+from privopt.planning import users as phases
 from privopt.planning.plan import Finding
 from privopt.planning.stable_mean import OUTLIERS, RADII, StableMeanPlan, plan_radius_search, plan_stable_mean
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.problem import Problem
 from privopt.public import Public
-from privopt.queries.local_pass import LocalPass
+from privopt.queries.lots import LocalPass
 from privopt.result import Outcome
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import choice, derived, number, optional
-from privopt.solvers.friendly_means import PaperOutlierMean
-from privopt.solvers.held_means import ClippedMean, MeanRelease, PrivateMean, StableMean, StableMeanAuto
-from privopt.solvers.norm_quantile import NormQuantile
+from privopt.solvers.held_means import (
+    ClippedMean,
+    MeanRelease,
+    NormQuantile,
+    PaperOutlierMean,
+    PrivateMean,
+    StableMean,
+    StableMeanAuto,
+)
 from privopt.status import Status
 
 # ---- Rules and forecast of phased SGD on groups of users ---------------------------------------------------
@@ -211,7 +216,7 @@ class PhasedGroupSGD(Solver):
 
     def default_smoothness(self, instance: Instance) -> float:
         """L + lam, the smoothness of one record's loss and of the penalty."""
-        return descent_defaults.smoothness(instance) + instance.penalty_smoothness
+        return descent_theory.smoothness(instance) + instance.penalty_smoothness
 
     def default_step_size(self, instance: Instance) -> float:
         """eta of the first phase, 1.5 / (L + lam)."""

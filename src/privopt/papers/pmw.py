@@ -15,22 +15,20 @@ from privopt.curator.base import Curator
 from privopt.curator.handles import HiddenMean, Stream
 from privopt.ledger.events import Event, NoEvent, Repeated
 from privopt.ledger.events import Sequence as EventSequence
-from privopt.mechanisms.above_threshold import AboveThreshold
+from privopt.mechanisms.tests import AboveThreshold
 from privopt.planning import query_games as planning
-from privopt.planning.forecast import Forecast
+from privopt.planning.cell_weights import WorkloadTask
 from privopt.planning.plan import Finding
-from privopt.planning.synthesis import WorkloadTask
+from privopt.planning.task import Forecast
 from privopt.precision import double_precision
 from privopt.problems.workload import Workload
 from privopt.public import Public
-from privopt.queries.marginals import MarginalMeans
-from privopt.queries.table_answer import TableAnswer, TableAnswerError
+from privopt.queries.marginals import MarginalMeans, TableAnswer, TableAnswerError
 from privopt.result import Outcome, Status
 from privopt.solvers.fields import derived, number
 from privopt.solvers.needs import Need
-from privopt.synthesis.base import FewCells, Synthesizer
-from privopt.synthesis.histogram import Histogram
-from privopt.synthesis.marginal_map import AnswerMap
+from privopt.synthesis.base import FewCells, Histogram, Synthesizer
+from privopt.synthesis.mirror_fit import AnswerMap
 
 
 @dataclass(frozen=True, kw_only=True)

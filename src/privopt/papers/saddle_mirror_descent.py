@@ -23,13 +23,12 @@ from privopt.games.rounds import (
 from privopt.ledger import accounting
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, NoEvent, Parallel, sequence
-from privopt.mechanisms.vertex_sampler import VertexSampler
-from privopt.planning import game_forecast
-from privopt.planning.balanced_batches import FEWEST, balanced_sizes
-from privopt.planning.forecast import Forecast
+from privopt.mechanisms.vertex_stream import VertexSampler
+from privopt.planning import saddle
+from privopt.planning.averaging import FEWEST, balanced_sizes
 from privopt.planning.plan import Bound, Finding
 from privopt.planning.sampled_dual_averaging import default_held, is_pure, movers, price_shares, total_price
-from privopt.planning.task import Task
+from privopt.planning.task import Forecast, Task
 from privopt.problems.saddle import Game, Player, Who
 from privopt.public import Public
 from privopt.result import Outcome
@@ -251,10 +250,10 @@ class SaddleMirrorDescent(RoundSolver):
 
     def forecast(self, instance: Task[Game]) -> Forecast:
         """The bound, and what else a user should know."""
-        notices = game_forecast.game_notices(instance, 0.0)
-        notices += game_forecast.spending_notices(self, instance, "steps are no longer than the bound wants")
+        notices = saddle.game_notices(instance, 0.0)
+        notices += saddle.spending_notices(self, instance, "steps are no longer than the bound wants")
         if self.steps < 2:
-            return Forecast(meaning="nothing is learnt", notices=tuple(notices), measure=game_forecast.GAP)
+            return Forecast(meaning="nothing is learnt", notices=tuple(notices), measure=saddle.GAP)
         steps: dict[Who, float] = {"x": self.step_x, "y": self.step_y}
         return Forecast(
             meaning="only the bound; SampledDualAveraging was better on every game that was measured",
@@ -265,10 +264,10 @@ class SaddleMirrorDescent(RoundSolver):
                     "if the game is convex in x and concave in y and no gradient is longer than its half-range; "
                     "pessimistic"
                 ),
-                of=game_forecast.GAP,
+                of=saddle.GAP,
             ),
             notices=tuple(notices),
-            measure=game_forecast.GAP,
+            measure=saddle.GAP,
         )
 
     def run(self, curator: Curator, game: Game) -> Outcome:
@@ -329,11 +328,11 @@ class SaddleMirrorDescent(RoundSolver):
         """The bound of the paper's Theorem 3.1 with its constants put right; of Theorem A for played averages."""
         game, total = task.problem, 0.0
         if steps < 2:
-            return game_forecast.trivial_gap(game)
+            return saddle.trivial_gap(game)
         for who, player in movers(game).items():
             logs, length, tau = math.log(player.vertices.count), player.half_range, step[who]
             if tau == 0:
-                return game_forecast.trivial_gap(game)
+                return saddle.trivial_gap(game)
             if self.output == "played":
                 total += logs / (tau * steps) + tau * length**2 / 2.0 + 4.0 * player.curvature / draws
             else:

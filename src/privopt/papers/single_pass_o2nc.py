@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, NoEvent, Parallel, Sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.correlated_noise import prefix_noise
 from privopt.mechanisms.drawable import require_drawable_sums
 from privopt.mechanisms.prefix_sum import PrefixSum
 from privopt.mechanisms.strategies import (
@@ -33,26 +32,31 @@ from privopt.mechanisms.strategies import (
     block_diagonal,
     dense_optimum,
     independent,
+    prefix_noise,
     square_root_toeplitz,
 )
-from privopt.planning import gradient_changes, o2nc
-from privopt.planning.effort import two_point_values
-from privopt.planning.forecast import Forecast
-from privopt.planning.gradient_changes import Estimate
-from privopt.planning.instance import Instance
+from privopt.planning import averaging, o2nc
+from privopt.planning.averaging import Estimate, two_point_values
+from privopt.planning.goldstein_bounds import with_method_bounds
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
-from privopt.planning.online_to_nonconvex import Places, longest_move, step_length, whole_blocks
+from privopt.planning.o2nc import Places, longest_move, step_length, whole_blocks
 from privopt.planning.plan import Plan
-from privopt.planning.stationarity_forecast import with_method_bounds
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.result import Outcome, ending
+from privopt.solvers.base import StepwiseSolver
 from privopt.solvers.fields import choice, derived, number, optional
-from privopt.solvers.gradient_estimates import Estimates
 from privopt.solvers.needs import Need
 from privopt.solvers.o2nc import O2NC
-from privopt.solvers.online_to_nonconvex import opened, public_numbers, result, schedule, take_penalised_step
-from privopt.solvers.stepwise import StepwiseSolver
+from privopt.solvers.online_to_nonconvex import (
+    Estimates,
+    opened,
+    public_numbers,
+    result,
+    schedule,
+    take_penalised_step,
+)
 
 # ---- Defaults, batches, correlated noise and forecast of single-pass O2NC ----------------------------------
 # Every unit is in at most one batch. With variance reduction S steps make a period: a gradient on a batch of B1 units,
@@ -96,7 +100,7 @@ class SinglePassO2NC(StepwiseSolver):
         share: part of the units in the batches at the periods' starts.
         estimate: what is asked for: "plain" gradients of the loss as it is, gradients of its average over a ball
             ("exact" where it has a closed formula, "lune" and "translate" from random points of each unit), or
-            "values" of the loss only. See `planning.gradient_changes`.
+            "values" of the loss only. See `planning.averaging`.
         smoothing: radius of that ball, parameter units.
         mode: "practical": the radius falls from a quarter of the distance; "guarantee": it is constant.
         distance: R, a guess of how far a good point is from the start; sets the radii of the practical mode.
@@ -163,10 +167,10 @@ class SinglePassO2NC(StepwiseSolver):
     def default_smoothing(self, instance: Instance) -> float:
         """The radius of the ball over which the loss is averaged, in parameter units."""
         share = REDUCED_SMOOTHING if self.variance_reduction else SMOOTHING
-        return gradient_changes.smoothing(self, instance, share)
+        return averaging.smoothing(self, instance, share)
 
     def default_clip(self, instance: Instance) -> float:
-        return gradient_changes.clip(self, instance)
+        return averaging.clip(self, instance)
 
     def default_typical(self, instance: Instance) -> float:
         return o2nc.typical(self, instance)
@@ -180,10 +184,10 @@ class SinglePassO2NC(StepwiseSolver):
         return "middle" if self.variance_reduction else "uniform"
 
     def default_estimate(self, instance: Instance) -> Estimate:
-        return gradient_changes.estimate(self, instance)
+        return averaging.estimate(self, instance)
 
     def default_slope_clip(self, instance: Instance) -> float:
-        return gradient_changes.slope_clip(self, instance)
+        return averaging.slope_clip(self, instance)
 
     def default_period(self, instance: Instance) -> int:
         """S: 4, or 1 where the clipping norm of a change is not below that of a gradient."""
@@ -202,7 +206,7 @@ class SinglePassO2NC(StepwiseSolver):
     def forecast(self, instance: Instance) -> Forecast:
         """The theorems' bounds on the gradient, and notices; no prediction of the excess."""
         meaning = "the method says where the loss is flat, not how far the result is from a minimum"
-        found = gradient_changes.few_directions(self, instance)
+        found = averaging.few_directions(self, instance)
         if not instance.is_private:
             return Forecast(meaning=meaning, notices=(NOISE_IS_OFF, *found))
         found = (*large_delta(instance), *found)
@@ -234,7 +238,7 @@ class SinglePassO2NC(StepwiseSolver):
             return refused
         if self.is_set("steps") and public.n < 2 * self.steps:
             return f"{self.steps} batches of n = {public.n} units have less than two units each: take fewer steps"
-        return gradient_changes.obstacle(self.estimate, problem.loss)
+        return averaging.obstacle(self.estimate, problem.loss)
 
     @property
     def rounds(self) -> int:
@@ -288,7 +292,7 @@ class SinglePassO2NC(StepwiseSolver):
         """Two per direction, record and point, for estimates from values; 0 for the others."""
         if self.estimate != "values" or not self.rounds:
             return 0.0
-        directions = gradient_changes.directions(int(np.prod(problem.parameter_shape(public))))
+        directions = averaging.directions(int(np.prod(problem.parameter_shape(public))))
         return two_point_values(public, directions, self.asked(public.n) / public.n)
 
     def estimates(self, curator: Curator, problem: Problem) -> Estimates:
@@ -353,7 +357,7 @@ class SinglePassO2NC(StepwiseSolver):
         window = whole_blocks(self.steps, self.window)[1]
         farthest = longest_move([step_length(a, window) for a in o2nc.radii(self)], self.places)
         clip = 1.0 if math.isinf(self.clip) else self.clip
-        length = gradient_changes.length_of_change(
+        length = averaging.length_of_change(
             self.estimate,
             farthest,
             clip=clip,

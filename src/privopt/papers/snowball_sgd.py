@@ -13,15 +13,14 @@ from privopt.curator.base import Curator
 from privopt.ledger.events import Event, GaussianEvent, NonPrivateEvent
 from privopt.papers.phased_sgd import STEP_FACTOR
 from privopt.planning import huberised
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.problem import Problem
 from privopt.proofs import one_pass
 from privopt.proofs.contraction import largest_step
 from privopt.proofs.one_pass import GrowingBatches
 from privopt.public import Public
-from privopt.queries.one_pass import NoisyPass
+from privopt.queries.minimisers import NoisyPass
 from privopt.result import Outcome, Status
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import derived

@@ -13,12 +13,11 @@ from jaxtyping import Array
 
 from privopt.curator.base import Curator
 from privopt.ledger.calibration import calibrate
+from privopt.ledger.curves import part_of
 from privopt.ledger.events import Event, Parallel, sequence
-from privopt.ledger.gaussian_dp import part_of
-from privopt.planning import descent_defaults
-from privopt.planning.forecast import Forecast
-from privopt.planning.indicators import DISTANCE
-from privopt.planning.instance import Instance
+from privopt.planning import descent_theory
+from privopt.planning.kl_theory import DISTANCE
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.constraints import CentredBall
 from privopt.problems.problem import Problem
 from privopt.public import Public
@@ -70,7 +69,7 @@ def _steepness(instance: Instance) -> float:
     """L: what the formula of the loss says, or the clip that is used by default."""
     if math.isfinite(instance.gradient_bound):
         return instance.gradient_bound
-    clip = descent_defaults.default_clip(instance)
+    clip = descent_theory.default_clip(instance)
     return clip if math.isfinite(clip) else instance.public.row_bound
 
 

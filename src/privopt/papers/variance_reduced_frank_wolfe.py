@@ -14,18 +14,17 @@ from jaxtyping import Array
 
 from privopt.curator.base import Curator
 from privopt.mechanisms.base import StreamMechanism
-from privopt.mechanisms.best_vertex import BestVertex
-from privopt.mechanisms.vertex_table import VertexTable
+from privopt.mechanisms.vertex_draws import BestVertex
+from privopt.mechanisms.vertex_stream import VertexTable
 from privopt.planning import vertex_methods
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
 from privopt.planning.notices import NOISE_IS_OFF
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.problem import Problem
 from privopt.public import Public
-from privopt.queries.vertex_slopes import VertexSlopeChanges, largest_entry
+from privopt.queries.scores import VertexSlopeChanges, largest_entry
 from privopt.result import Outcome, Status
 from privopt.solvers.fields import derived
-from privopt.solvers.vertex_solver import VertexSolver
+from privopt.solvers.vertices import VertexSolver
 
 # ---- Trees, batches, clips and forecast of variance-reduced Frank-Wolfe ------------------------------------
 # Tree t = 1 .. T is a complete binary tree of depth t, visited depth first, left before right. Its root looks at b

@@ -18,23 +18,27 @@ from numpy.typing import NDArray
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, NoEvent, repeat, sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import gradient_changes, o2nc
-from privopt.planning.effort import two_point_values
-from privopt.planning.forecast import Forecast
-from privopt.planning.gradient_changes import Estimate
-from privopt.planning.instance import Instance
+from privopt.planning import averaging, o2nc
+from privopt.planning.averaging import Estimate, two_point_values
+from privopt.planning.goldstein_bounds import with_method_bounds
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
-from privopt.planning.online_to_nonconvex import Places, longest_move, step_length, whole_blocks
-from privopt.planning.stationarity_forecast import with_method_bounds
+from privopt.planning.o2nc import Places, longest_move, step_length, whole_blocks
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.result import Outcome, ending
+from privopt.solvers.base import StepwiseSolver
 from privopt.solvers.fields import choice, derived, number, optional
-from privopt.solvers.gradient_estimates import Estimates
 from privopt.solvers.needs import Need
 from privopt.solvers.o2nc import O2NC
-from privopt.solvers.online_to_nonconvex import opened, public_numbers, result, schedule, take_penalised_step
-from privopt.solvers.stepwise import StepwiseSolver
+from privopt.solvers.online_to_nonconvex import (
+    Estimates,
+    opened,
+    public_numbers,
+    result,
+    schedule,
+    take_penalised_step,
+)
 
 # ---- Defaults, budget and forecast of multi-pass O2NC with variance reduction ------------------------------
 # Of T steps on all units P = ceil(T / S) release a gradient and Q = T - P the change of it since the last step. The
@@ -61,7 +65,7 @@ class VarianceReducedO2NC(StepwiseSolver):
         share: q, the part of mu^2 that the gradients get.
         estimate: what is asked for: "plain" gradients of the loss as it is, gradients of its average over a ball
             ("exact" where it has a closed formula, "lune" and "translate" from random points of each unit), or
-            "values" of the loss only. See `planning.gradient_changes`.
+            "values" of the loss only. See `planning.averaging`.
         smoothing: radius of that ball, parameter units.
         mode: "practical": the radius falls from a quarter of the distance; "guarantee": it is constant.
         distance: R, a guess of how far a good point is from the start; sets the radii of the practical mode.
@@ -120,10 +124,10 @@ class VarianceReducedO2NC(StepwiseSolver):
         return self.distance * o2nc.GUARANTEE_RADIUS
 
     def default_smoothing(self, instance: Instance) -> float:
-        return gradient_changes.smoothing(self, instance, SMOOTHING)
+        return averaging.smoothing(self, instance, SMOOTHING)
 
     def default_clip(self, instance: Instance) -> float:
-        return gradient_changes.clip(self, instance)
+        return averaging.clip(self, instance)
 
     def default_typical(self, instance: Instance) -> float:
         return o2nc.typical(self, instance)
@@ -133,15 +137,15 @@ class VarianceReducedO2NC(StepwiseSolver):
         return "last" if self.mode == "guarantee" else "tail"
 
     def default_estimate(self, instance: Instance) -> Estimate:
-        return gradient_changes.estimate(self, instance)
+        return averaging.estimate(self, instance)
 
     def default_slope_clip(self, instance: Instance) -> float:
-        return gradient_changes.slope_clip(self, instance)
+        return averaging.slope_clip(self, instance)
 
     def forecast(self, instance: Instance) -> Forecast:
         """The theorems' bounds and notices; no prediction of the excess."""
         meaning = "the method says where the loss is flat, not how far the result is from a minimum"
-        found = gradient_changes.few_directions(self, instance)
+        found = averaging.few_directions(self, instance)
         if not instance.is_private:
             return Forecast(meaning=meaning, notices=(NOISE_IS_OFF, *found))
         found = (*large_delta(instance), *found)
@@ -164,7 +168,7 @@ class VarianceReducedO2NC(StepwiseSolver):
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Smooth penalties, no constraint set, and a loss that has such estimates."""
-        return super().applicable(problem, public) or gradient_changes.obstacle(self.estimate, problem.loss)
+        return super().applicable(problem, public) or averaging.obstacle(self.estimate, problem.loss)
 
     def event(self, public: Public) -> Event:
         """Gradients and changes."""
@@ -186,7 +190,7 @@ class VarianceReducedO2NC(StepwiseSolver):
         """Of estimates from values, two along each direction for every record of a pass."""
         if self.estimate != "values":
             return 0.0
-        directions = gradient_changes.directions(int(np.prod(problem.parameter_shape(public))))
+        directions = averaging.directions(int(np.prod(problem.parameter_shape(public))))
         return two_point_values(public, directions, self.passes())
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
@@ -238,7 +242,7 @@ class VarianceReducedO2NC(StepwiseSolver):
             if t % self.period == 0:
                 variance = (first * unit * self.clip) ** 2
             else:
-                length = gradient_changes.length_of_change(
+                length = averaging.length_of_change(
                     self.estimate,
                     longest_move([step_length(reach, window)], self.places),
                     clip=self.clip,

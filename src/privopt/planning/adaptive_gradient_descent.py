@@ -20,10 +20,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from privopt.planning.coordinates import Coordinates
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
 from privopt.planning.plan import Finding
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.glm import ScalarLoss
 from privopt.problems.growth import KL

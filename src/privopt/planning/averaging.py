@@ -1,10 +1,24 @@
 """How much each iterate counts in an average: public weights, as the ratios of a running mean."""
 
 import math
-from typing import Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from privopt.planning import descent_theory
+from privopt.planning.task import Instance
+from privopt.problems.ball import moved_share
+from privopt.problems.black_box import BlackBox
+from privopt.problems.glm import GLMLoss
+from privopt.problems.losses import Loss, RecordLoss
+
+if TYPE_CHECKING:
+    from privopt.papers.single_pass_o2nc import SinglePassO2NC
+    from privopt.papers.variance_reduced_o2nc import VarianceReducedO2NC
+from privopt.problems.black_box import seconds_per_value
+from privopt.public import Public
 
 Average = Literal["last", "tail", "weighted", "settled", "eased", "late"]
 
@@ -46,3 +60,234 @@ def mixing_ratios(
         weights = weights * precision
     sums = np.cumsum(weights)
     return np.where(weights > 0, weights / np.where(sums > 0, sums, 1.0), 1.0)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Sizes of disjoint batches, by what a unit of each would be charged: the fewer later draws, the fewer
+# units.
+
+
+FEWEST = 2  # units of a batch: a mean over fewer hides nobody
+
+
+def balanced_sizes(needs: Sequence[float], n: int) -> tuple[int, ...]:
+    """B_r = ceil(factor * needs_r) for the largest factor with which all batches fit into n units.
+
+    Args:
+        needs: of each batch, at least 0; the price of a unit is proportional to needs_r / B_r.
+        n: the public number of units.
+    Raises:
+        ValueError: there are more batches than pairs of units.
+    """
+    if FEWEST * len(needs) > n:
+        raise ValueError(
+            f"{len(needs)} batches of at least {FEWEST} units need more than n = {n} units: take fewer steps, or full "
+            "batches."
+        )
+
+    def sizes(factor: float) -> tuple[int, ...]:
+        return tuple(max(FEWEST, math.ceil(factor * need)) for need in needs)
+
+    low, high = 0.0, n / max(max(needs, default=1.0), 1e-300)
+    if sum(sizes(high)) <= n:
+        return sizes(high)
+    for _ in range(200):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if sum(sizes(middle)) <= n else (low, middle)
+    return sizes(low)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# What a variance-reduced method asks for at a point and of the change between two, and how long that can
+# be.
+#     kind         at a point                       of the change from z' to z, r = |z - z'|     at most
+#     plain        gradient                         difference of gradients                      min(H r, 2 C)
+#     exact        gradient averaged over a ball    difference of such                           min(H r, 2 C p(r))
+#     lune         gradient at a point of the ball  p(r) times that at a pair of points          2 C p(r)
+#     translate    likewise                         difference at m common random shifts         min(H r, 2 C)
+#     values       two-point values along lines     their difference along the same lines        min(H r, 2 C)
+#
+# with C the clip of one unit's gradient, H one in gradient units per parameter unit, p(r) the share of a ball of the
+# smoothing radius that lies outside of one moved by r. All of these lengths are clips: none is assumed of the loss.
+#
+# Source:
+#     Kornowski, Liu, Talwar 2024, Algorithms 3 to 5; clips, lunes and the closed smoothing are ours.
+
+
+Estimate = Literal["plain", "exact", "lune", "translate", "values"]
+SMOOTHED_SLOPE = 0.3  # H over sqrt(p) C / smoothing: unit differences are far shorter than the worst case
+VALUE_SMOOTHING = 0.1  # in scales of a black box
+MOST_DIRECTIONS = 200  # of one value estimate
+
+
+def length_of_change(
+    kind: Estimate, distance: float, *, clip: float, slope_clip: float, smoothing: float, parameters: int
+) -> float:
+    """The largest norm of one unit's change; 0 at distance 0."""
+    if distance == 0.0:
+        return 0.0
+    if kind in ("exact", "lune"):
+        by_share = 2.0 * clip * float(moved_share(distance, smoothing, parameters))
+        return by_share if kind == "lune" else min(by_share, slope_clip * distance)
+    return min(slope_clip * distance, 2.0 * clip)
+
+
+def estimate(solver: "SinglePassO2NC | VarianceReducedO2NC", instance: Instance) -> Estimate:
+    """Closed smoothing for losses of one prediction, values for those that have no gradient, else common shifts."""
+    del solver
+    loss: Loss = instance.problem.loss
+    if isinstance(loss, GLMLoss):
+        return "exact" if loss.outputs == 1 else "translate"
+    return "translate" if isinstance(loss, RecordLoss) else "values"
+
+
+def smoothing(solver: "SinglePassO2NC | VarianceReducedO2NC", instance: Instance, share: float) -> float:
+    """The radius of the ball: a share of the distance, and a tenth of the scales of a black box."""
+    if isinstance(instance.problem.loss, BlackBox):
+        return VALUE_SMOOTHING
+    return share * solver.distance
+
+
+def clip(solver: "SinglePassO2NC | VarianceReducedO2NC", instance: Instance) -> float:
+    """C: what descent takes; of a black box no more than its range over the ball allows along one direction."""
+    usual, loss = descent_theory.default_clip(instance), instance.problem.loss
+    if isinstance(loss, BlackBox) and instance.is_private:
+        return min(usual, (loss.high - loss.low) / (2.0 * solver.smoothing))
+    return usual
+
+
+def slope_clip(solver: "SinglePassO2NC | VarianceReducedO2NC", instance: Instance) -> float:
+    """H: the curvature of the loss for plain gradients, none for closed smoothing, else 0.3 sqrt(p) C / smoothing.
+
+    Raises:
+        ValueError: the loss's curvature is not known.
+    """
+    if solver.estimate in ("exact", "lune"):
+        return math.inf
+    if solver.estimate != "plain":
+        return SMOOTHED_SLOPE * math.sqrt(instance.parameters) * solver.clip / solver.smoothing
+    curvature = instance.problem.loss_smoothness(instance.public)
+    if math.isinf(curvature) and not math.isinf(solver.clip):
+        raise ValueError(
+            f"the {instance.problem.loss.name} loss has no known curvature, which bounds how far its gradient moves: "
+            "give `slope_clip`, or another `estimate`, which smooths the loss."
+        )
+    return curvature
+
+
+def obstacle(kind: Estimate | None, loss: Loss) -> str | None:
+    """Why a loss has no such estimates, or None if it has."""
+    if kind == "exact" and not (isinstance(loss, GLMLoss) and loss.outputs == 1):
+        return f"the {loss.name} loss has no closed average over a ball: use estimate='lune' or 'translate'"
+    if kind is not None and kind != "values" and not isinstance(loss, GLMLoss | RecordLoss):
+        return f"the {loss.name} is known by its values only: use estimate='values'"
+    return None
+
+
+def directions(parameters: int) -> int:
+    """k, of one value estimate."""
+    return min(parameters, MOST_DIRECTIONS)
+
+
+def few_directions(solver: "SinglePassO2NC | VarianceReducedO2NC", instance: Instance) -> tuple[str, ...]:
+    """A notice where values are taken along fewer directions than there are parameters."""
+    k, p = directions(instance.parameters), instance.parameters
+    if solver.estimate != "values" or k == p:
+        return ()
+    return (
+        f"values are taken along {k} random directions a step of {p} parameters: steps are noisier than with all of "
+        "them.",
+    )
+
+
+# ---- What a run takes on a computer: seconds and bytes, from public numbers alone --------------------------
+# The constants were fitted on one core of a 2024 server, compilation left out. `python -m benchmarks planned` prints
+# planned against measured seconds, which should be within a factor of 3.
+
+
+ROW_SECONDS = 1.2e-8  # a record's scalar work (one exponential) in the compiled kernel
+BYTE_SECONDS = 1.0e-10  # streaming float32 rows from memory
+CSR_SECONDS = 5e-9  # an entry of a CSR row in a pass
+CSR_LOADING_SECONDS = 4e-8  # an entry of a CSR row read from a file of sets, checked, clipped and stored
+OWN_SECONDS, OWN_PARAMETER_SECONDS = 2e-7, 5e-9  # one record's gradient of a user-written loss, vectorised
+RELEASE_SECONDS = 4e-4  # a release beside its pass: price, noise, a step of the solver
+ENTRY_SECONDS = 6e-9  # an entry of a row that is clipped and stored, with the row's norm
+PRODUCT_SECONDS = 3e-11  # a multiplication and addition in a product of float64 blocks
+EIGEN_SECONDS = 2e-10  # over d^3: eigenvalues and vectors of a symmetric matrix
+MAGNITUDE_SECONDS = 2.5e-7  # an entry sorted into the bins that bounds are estimated from
+PACKED_SECONDS = 5e-8  # an entry of a released matrix: its noise, packing and unpacking
+
+
+def pass_seconds(public: Public, outputs: int = 1, *, own: int | None = None) -> float:
+    """Rough time of one pass over the rows.
+
+    Args:
+        public: what is public about the data.
+        outputs: columns of the parameters of a generalised-linear loss.
+        own: number of parameters of a user-written loss, which is differentiated record by record.
+    """
+    records = _records(public)
+    if own is not None:
+        return records * (OWN_SECONDS + own * OWN_PARAMETER_SECONDS)
+    entry = CSR_SECONDS if _scattered(public) else 4 * BYTE_SECONDS
+    return records * (public.stored_entries * entry * max(1, outputs / 2) + ROW_SECONDS * outputs)
+
+
+def value_seconds(loss: BlackBox, public: Public) -> float:
+    """Rough time of one value of one record: on the host it is measured, on a made-up record, once for each loss."""
+    layout = loss.layout
+    size = 1 if layout is None else layout.size
+    if not loss.host or layout is None:
+        return OWN_SECONDS + size * OWN_PARAMETER_SECONDS
+    return seconds_per_value(loss, public.d)
+
+
+def records(public: Public) -> int:
+    """About how many records there are."""
+    return _records(public)
+
+
+def two_point_values(public: Public, directions: int, passes: float) -> float:
+    """How many values passes over all records ask for, of two along each direction."""
+    return 2.0 * directions * passes * _records(public)
+
+
+def loading_seconds(public: Public) -> float:
+    """Rough time until the rows are scaled, clipped and stored with their norms."""
+    entry = CSR_LOADING_SECONDS if _scattered(public) else 2 * ENTRY_SECONDS
+    return _records(public) * public.stored_entries * entry
+
+
+def estimation_seconds(public: Public) -> float:
+    """Rough time of estimating the columns' bounds, and of loading the rows once more."""
+    return loading_seconds(public) + _records(public) * public.d * MAGNITUDE_SECONDS
+
+
+def second_moment_seconds(public: Public) -> float:
+    """Rough time of the sum of `w a a^T` over the rows, and of its release."""
+    d, entries = public.d, public.stored_entries
+    return (
+        _records(public) * entries * (0.5 * d * PRODUCT_SECONDS + ENTRY_SECONDS) + 0.5 * d**2 * PACKED_SECONDS
+    )
+
+
+def mapping_seconds(public: Public) -> float:
+    """Rough time of an eigendecomposition of order d and of the rows' map into d other coordinates."""
+    d = public.d
+    return EIGEN_SECONDS * d**3 + _records(public) * d * (
+        public.stored_entries * PRODUCT_SECONDS + ENTRY_SECONDS
+    )
+
+
+def data_bytes(public: Public) -> int:
+    """Memory of the stored rows, targets and norms; of CSR rows at most."""
+    return _records(public) * (public.row_bytes + 17)
+
+
+def _scattered(public: Public) -> bool:
+    """Whether rows are CSR of which it is known that most entries are not stored; others count as dense."""
+    return public.stored_entries < public.d
+
+
+def _records(public: Public) -> int:
+    return math.ceil(public.n * public.typical_records)

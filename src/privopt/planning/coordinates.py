@@ -9,9 +9,8 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
-from privopt.problems.mapped_ridge import MappedRidge
 from privopt.problems.problem import Problem
-from privopt.problems.regularisers import Regulariser, Ridge, Step
+from privopt.problems.regularisers import MappedRidge, Regulariser, Ridge, Step
 
 LEAST_CONSTANT = 1e-3  # of the second moment of a column of ones, which noise may make negative
 

@@ -42,8 +42,7 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 from scipy import optimize, stats
 
-from privopt.planning.picture import Picture, line
-from privopt.planning.plan import Finding
+from privopt.planning.plan import Finding, Picture, line
 
 CONFIDENCE = 0.95
 CERTIFICATE_SHARE = 0.1  # of rho, for a released certificate

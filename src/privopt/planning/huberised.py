@@ -2,9 +2,9 @@
 
 import math
 
-from privopt.planning import descent_defaults
-from privopt.planning.indicators import DISTANCE
-from privopt.planning.instance import Instance
+from privopt.planning import descent_theory
+from privopt.planning.kl_theory import DISTANCE
+from privopt.planning.task import Instance
 from privopt.problems.losses import Poisson
 from privopt.problems.problem import Problem
 from privopt.proofs import huberised_objective
@@ -41,7 +41,7 @@ def default_ridge(instance: Instance, clip: float) -> float:
     if not instance.is_private:
         return max(own, NOISELESS_RIDGE * curvature) if own == 0.0 else own
     length = min(clip, default_clip(instance))  # a clip of other coordinates has other units
-    noise = descent_defaults.noise_of_one(instance, length)
+    noise = descent_theory.noise_of_one(instance, length)
     by_noise = noise * math.sqrt(public.d) * public.row_bound / DISTANCE
     return max(own, by_noise, 10.0 * curvature / (public.n * instance.budget.epsilon))
 

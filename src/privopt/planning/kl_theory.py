@@ -18,8 +18,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from privopt.ledger.amounts import Budget
-from privopt.ledger.gaussian_dp import gaussian_mu
+from privopt.ledger.curves import gaussian_mu
+from privopt.planning import descent_theory
 from privopt.planning.plan import Finding
+from privopt.planning.task import Instance
 from privopt.problems.growth import KL
 from privopt.public import Public, Relation
 
@@ -216,3 +218,41 @@ class KLRates:
     def _require(self, holds: bool, range_of_kappa: str) -> None:
         if not holds:
             raise ValueError(f"this theorem is about {range_of_kappa}, got kappa = {self.growth.kappa!r}.")
+
+
+# ---- What can be hoped for at a budget, whichever solver runs: public numbers that every plan prints -------
+# Source: see `kl_theory`, where the formulas are.
+
+
+DISTANCE = 10.0  # guess of the distance from the start to the optimum, in units of 1 / R
+
+
+def common_indicators(instance: Instance) -> Mapping[str, Finding]:
+    """The noise of one gradient, the horizon, what that noise leaves at least, and lower bounds; without noise nothing.
+
+    Lower bounds need a loss whose formula bounds its gradient.
+    """
+    if not instance.is_private or instance.budget.delta == 0.0:
+        return {}
+    parameters = instance.parameters
+    noise = descent_theory.noise_of_one(instance, descent_theory.default_clip(instance))
+    distance = DISTANCE / instance.public.row_bound
+    found = {
+        "gradient_noise": Finding(
+            noise, "noise of each coordinate of one gradient that the whole budget bought"
+        ),
+        "horizon": Finding(
+            horizon(distance, parameters, noise), "sum of step sizes beyond which more steps mostly fit noise"
+        ),
+    }
+    growth, ridge = instance.growth, instance.ridge
+    if growth is None and ridge > 0 and instance.problem.loss.convex is not False:
+        growth = KL.of_strong_convexity(ridge)
+    if growth is not None:
+        left = growth.excess_at(math.sqrt(parameters) * noise)
+        meaning = "largest excess of a point whose gradient is no longer than that noise"
+        found["one_query_floor"] = Finding(left, meaning)
+    bounds = lower_bound_indicators(
+        instance.growth, instance.public, instance.budget, instance.gradient_bound, parameters, distance
+    )
+    return {**found, **bounds}

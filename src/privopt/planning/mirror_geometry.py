@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from privopt.planning import descent_defaults
-from privopt.planning.instance import Instance
+from privopt.planning import descent_theory
+from privopt.planning.task import Instance
 from privopt.problems.constraints import (
     Box,
     Constraint,
@@ -99,7 +99,7 @@ def smoothness(instance: Instance, entry_bound: float | None) -> float:
     flatness = 1.0  # largest entry over largest norm of a row
     if not instance.has_own_loss:
         flatness = min(1.0, largest_entry(instance, entry_bound) / public.row_bound)
-    loss = descent_defaults.smoothness(instance) * longest(body, shape, flatness) ** 2
+    loss = descent_theory.smoothness(instance) * longest(body, shape, flatness) ** 2
     ridge = instance.penalty_smoothness * longest(body, shape, 1.0) ** 2
     return max(loss + ridge, SMALLEST_SMOOTHNESS)
 
@@ -148,7 +148,7 @@ def default_clip(instance: Instance) -> float:
 
 def default_slope(instance: Instance, share: float = SLOPE_SHARE) -> float:
     """The slope that is clipped at: that of gradient descent; on sets with corners this share of the loss's largest."""
-    guessed = descent_defaults.guess(instance).slope
+    guessed = descent_theory.guess(instance).slope
     if not isinstance(instance.problem.constraint, L1Ball | Simplex | Polytope | Product):
         return guessed
     lipschitz = math.inf if instance.has_own_loss else instance.problem.loss.lipschitz
@@ -160,7 +160,7 @@ def noise_square(
 ) -> float:
     """E h_B(b)^2 of the noise b on each gradient of a solver with clip and steps; by its multiplier if that is set."""
     if not solver.is_set("noise_multiplier"):
-        stddev = descent_defaults.noise_of_one(instance, solver.clip) * math.sqrt(solver.steps)
+        stddev = descent_theory.noise_of_one(instance, solver.clip) * math.sqrt(solver.steps)
     elif solver.noise_multiplier == 0:
         stddev = 0.0
     else:

@@ -3,8 +3,8 @@
 import numpy as np
 
 from privopt.ledger.amounts import Budget
-from privopt.planning.instance import Instance
 from privopt.planning.plan import figure
+from privopt.planning.task import Instance
 from privopt.problems.black_box import BlackBox
 from privopt.problems.losses import Loss
 

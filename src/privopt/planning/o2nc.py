@@ -21,15 +21,13 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.planning import descent_defaults
-from privopt.planning.forecast import Forecast
+from privopt.planning import descent_theory
+from privopt.planning.averaging import MOST_DIRECTIONS
 from privopt.planning.goldstein_bounds import Oracle as BoundedOracle
+from privopt.planning.goldstein_bounds import task_of, with_method_bounds, with_own_bound
 from privopt.planning.goldstein_certificate import CERTIFICATE_SHARE
-from privopt.planning.gradient_changes import MOST_DIRECTIONS
-from privopt.planning.instance import Instance
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
-from privopt.planning.online_to_nonconvex import step_length, whole_blocks
-from privopt.planning.stationarity_forecast import task_of, with_method_bounds, with_own_bound
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.black_box import BlackBox
 from privopt.problems.losses import GLMLoss, Loss, RecordLoss
 from privopt.problems.problem import Problem
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     from privopt.papers.single_pass_o2nc import SinglePassO2NC
     from privopt.papers.variance_reduced_o2nc import VarianceReducedO2NC
     from privopt.solvers.o2nc import O2NC
+from numpy.typing import ArrayLike
 
 STEPS, WINDOW = 300, 20
 FEWEST_WINDOWS = 5
@@ -158,7 +157,7 @@ def clip(solver: "O2NC", instance: Instance) -> float:
     loss = instance.problem.loss
     if isinstance(loss, BlackBox) and instance.is_private:
         return (loss.high - loss.low) / (2.0 * solver.smoothing)
-    return descent_defaults.default_clip(instance)
+    return descent_theory.default_clip(instance)
 
 
 def steps(solver: "O2NC", instance: Instance) -> int:
@@ -188,7 +187,7 @@ def step_factor(solver: "O2NC", instance: Instance) -> float:
         return PROVED_STEP_FACTOR
     if not isinstance(instance.problem.loss, RecordLoss):
         return STEP_FACTOR
-    noise = descent_defaults.relative_noise(instance)
+    noise = descent_theory.relative_noise(instance)
     return OWN_STEP_FACTOR * (2.0 if noise == 0 else min(max(LITTLE_NOISE / noise, 1.0), 2.0))
 
 
@@ -199,7 +198,7 @@ def own_quantile(instance: Instance) -> float:
     less noise.
     """
     return 1.0 - min(
-        max(SHORTENED * descent_defaults.relative_noise(instance), LEAST_SHORTENED), MOST_SHORTENED
+        max(SHORTENED * descent_theory.relative_noise(instance), LEAST_SHORTENED), MOST_SHORTENED
     )
 
 
@@ -207,7 +206,7 @@ def typical(solver: "O2NC | SinglePassO2NC | VarianceReducedO2NC", instance: Ins
     """G: 0.3 of the clip, or of a guessed one with the noise off; the whole clip where the bound is to hold."""
     clip = solver.clip
     if math.isinf(clip):
-        clip = descent_defaults.guess(instance).slope * instance.public.row_bound
+        clip = descent_theory.guess(instance).slope * instance.public.row_bound
     return clip if solver.mode == "guarantee" else TYPICAL * clip
 
 
@@ -282,3 +281,52 @@ def bounded(solver: "O2NC", instance: Instance, found: Forecast) -> Forecast:
         smoothing=solver.smoothing,
         oracle=oracle,
     )
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Public arithmetic of online-to-nonconvex conversion: whole blocks, lengths of steps, places of the
+# gradients.
+# Source: Kornowski, Liu, Talwar 2024, section 2.2 and Algorithm 2; Cutkosky, Mehta, Orabona 2023.
+
+
+Places = Literal["middle", "uniform"]
+Vector = NDArray[np.float64]
+
+
+def whole_blocks(steps: int, window: int) -> tuple[int, int]:
+    """(T, M): the window cut to the steps, and the steps cut to a multiple of the window."""
+    window = max(1, min(window, steps))
+    return window * (steps // window), window
+
+
+def step_length(reach: float, window: int) -> float:
+    """D = 2 reach / (M + 1): with no longer steps the points of a block of M lie within `reach` of their mean."""
+    return 2.0 * reach / (window + 1)
+
+
+def block_reach(radius: float, window: int, places: Places = "uniform") -> float:
+    """How far the points of a block of M lie from their mean, at most, with steps no longer than D.
+
+    Points k steps apart are at most k D apart in the middle of steps, (k + 1) D anywhere on them; averaged over the
+    block that is D (M - 1) / 2 or less than D (M + 1) / 2.
+    """
+    return radius * (window - 1 if places == "middle" else window + 1) / 2.0
+
+
+def places_of(places: Places, steps: int, seed: int | None = None) -> Vector:
+    """s_t, where on its step each gradient is taken: in the middle, or uniformly on it by a public seed.
+
+    Raises:
+        ValueError: uniform places without a seed.
+    """
+    if places == "middle":
+        return np.full(steps, 0.5)
+    if seed is None:
+        raise ValueError("uniform places on the steps are drawn by a public seed: give one.")
+    return np.random.default_rng(seed).uniform(size=steps)
+
+
+def longest_move(radii: ArrayLike, places: Places = "uniform") -> float:
+    """The furthest that two points in a row can be apart, whatever the places: D (middle) or 2 D, for D the longest."""
+    longest = float(np.max(np.asarray(radii, np.float64), initial=0.0))
+    return longest if places == "middle" else 2.0 * longest

@@ -23,13 +23,11 @@ import math
 from typing import TYPE_CHECKING, Literal
 
 from privopt.errors import BudgetTooSmall
-from privopt.mechanisms.sparse_test import SparseTest
-from privopt.mechanisms.tested_samples import TestedSamples
-from privopt.planning import phases
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
+from privopt.mechanisms.tests import SparseTest, TestedSamples
+from privopt.planning import users as phases
 from privopt.planning.plan import Finding
 from privopt.planning.stable_mean import OUTLIERS, plan_stable_mean
+from privopt.planning.task import Forecast, Instance
 from privopt.planning.users import one_shot_noise
 from privopt.problems.glm import GLMLoss
 from privopt.problems.problem import Problem

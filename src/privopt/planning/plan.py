@@ -4,16 +4,14 @@ import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from privopt.json_values import described_array, json_value, number_or_text, plain
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
-from privopt.ledger.event_json import event_from_dict
-from privopt.ledger.events import Event
+from privopt.ledger.events import Event, event_from_dict
 from privopt.notebook import card
-from privopt.planning.user_words import objective, promise
-from privopt.public import Public, Relation
+from privopt.public import Public, Relation, Weighting
 
 WIDTH = 79  # of a printed plan
 COMPARED = ("releases", "passes", "predicted", "bound")  # of several plans
@@ -370,3 +368,183 @@ def comparison(plan: Plan) -> tuple[str, str, str, str, str]:
         bound = f"{figure(plan.bound.value)} {'on average' if chance is None else f'at {figure(chance)}'}"
     releases = f"{'<= ' if plan.adaptive else ''}{plan.releases:,}"
     return plan.solver, releases, _many(plan.passes), excess, bound
+
+
+# ---- A picture of released or public numbers, as a program describes it: a report draws it -----------------
+
+
+MOST_POINTS = 400  # of one series; a longer one is thinned
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One line, or one set of bars.
+
+    Attributes:
+        name: what it shows.
+        ys: its heights.
+        xs: where they stand; of bars, nothing: they stand at the picture's categories.
+        errors: half the length of an error bar at each of them; nothing for none.
+    """
+
+    name: str
+    ys: tuple[float, ...]
+    xs: tuple[float, ...] = ()
+    errors: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        for other in (self.xs, self.errors):
+            if other and len(other) != len(self.ys):
+                raise ValueError(f"a series of {len(self.ys)} heights has {len(other)} places or errors.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """Lines over a number, or bars over categories.
+
+    Attributes:
+        title: what it shows.
+        caption: one sentence below it.
+        x, y: labels of the axes.
+        series: at most four.
+        categories: names below the bars; nothing for lines.
+    """
+
+    title: str
+    caption: str
+    x: str
+    y: str
+    series: tuple[Series, ...]
+    categories: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.series) <= 4:
+            raise ValueError(f"a picture has one to four series, got {len(self.series)}.")
+
+    @property
+    def kind(self) -> Literal["lines", "bars"]:
+        """How it is drawn."""
+        return "bars" if self.categories else "lines"
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary of JSON values."""
+        return json_value(
+            {
+                "title": self.title,
+                "caption": self.caption,
+                "x": self.x,
+                "y": self.y,
+                "categories": list(self.categories),
+                "series": [
+                    {
+                        "name": one.name,
+                        "xs": list(one.xs),
+                        "ys": list(one.ys),
+                        "errors": list(one.errors),
+                    }
+                    for one in self.series
+                ],
+            }
+        )
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Picture":
+        """Rebuild it from what `to_dict` gave."""
+        return cls(
+            **{name: values[name] for name in ("title", "caption", "x", "y")},
+            categories=tuple(values["categories"]),
+            series=tuple(
+                Series(
+                    name=one["name"],
+                    **{name: tuple(float(value) for value in one[name]) for name in ("xs", "ys", "errors")},
+                )
+                for one in values["series"]
+            ),
+        )
+
+
+def line(name: str, ys: Sequence[Any], xs: Sequence[Any] | None = None) -> Series:
+    """A line of numbers, thinned where it is long."""
+    places = range(len(ys)) if xs is None else xs
+    step = max(1, -(-len(ys) // MOST_POINTS))
+    kept = list(range(0, len(ys), step))
+    if kept and kept[-1] != len(ys) - 1:
+        kept.append(len(ys) - 1)
+    return Series(
+        name=name, ys=tuple(float(ys[at]) for at in kept), xs=tuple(float(places[at]) for at in kept)
+    )
+
+
+def bars(name: str, ys: Sequence[Any], errors: Sequence[Any] = ()) -> Series:
+    """A set of bars."""
+    return Series(name=name, ys=tuple(map(float, ys)), errors=tuple(map(float, errors)))
+
+
+# ---- What is promised to users and what is minimised for them, in words. Public numbers only ---------------
+
+
+COUNTS: dict[Weighting, str] = {
+    "user": "each person counts the same",
+    "sqrt": "each person counts by the square root of their number of records",
+    "record": "each person counts by their number of records",
+}
+WEIGHTS: dict[Weighting, str] = {"user": "1", "sqrt": "sqrt(k / M)", "record": "k / M"}
+
+
+def records(count: float) -> str:
+    """A number of records with its noun, rounded."""
+    shown = f"{count:,.0f}" if count >= 10 or count == int(count) else f"{count:.1f}"
+    return f"{shown} record{'' if count == 1 else 's'}"
+
+
+def promise(public: Public) -> str:
+    """What is protected of a user."""
+    return f"everything a person contributed; at most {records(public.records_per_unit)} of each are used"
+
+
+def aim(public: Public) -> str:
+    """Which objective the weighting of users minimises, in short."""
+    return f"the mean over people of their own average loss, where {COUNTS[public.weighting]}"
+
+
+def objective(public: Public) -> str:
+    """Which objective the weighting of users minimises."""
+    weight = WEIGHTS[public.weighting]
+    used = (
+        ""
+        if public.weighting == "user"
+        else f" for k records used of at most M = {public.records_per_unit:,}"
+    )
+    return (
+        f"{aim(public)}: the sum of u F over the sum of u, F a person's average loss and u = {weight}{used}"
+    )
+
+
+def meaning_of_cap(public: Public) -> str:
+    """What the cap on a user's records is."""
+    return (
+        f"At most {records(public.records_per_unit)} of each person are used, drawn at random if there are more. The "
+        "cap was chosen beforehand and is enforced: however many somebody has, no more count."
+    )
+
+
+def meaning_of_typical(public: Public) -> str:
+    """What the typical number of records is."""
+    return (
+        f"Guessed beforehand, used of a typical person: {records(public.typical_records)}. The "
+        "guess sets clips and predictions; where it is wrong, the model is worse and the "
+        "guarantee the same."
+    )
+
+
+# ---- What the format of stored rows means, in words --------------------------------------------------------
+
+
+_BITS = {"int8": "8-bit", "int16": "16-bit"}
+
+
+def meaning_of(storage: str) -> str:
+    """A format of `public.STORAGES`, as a reader of a plan or a report needs it."""
+    if storage not in _BITS:
+        return f"rows of {storage} numbers"
+    return f"rows of {_BITS[storage]} integers on a public grid, rounded so that none gets longer"

@@ -7,10 +7,9 @@ K (beta factor / n)^2 / 8 of zCDP.
 import math
 from typing import Any
 
-from privopt.planning.cell_weights import fit_seconds
-from privopt.planning.forecast import Forecast
+from privopt.planning.cell_weights import WorkloadTask, fit_seconds, loudness
 from privopt.planning.plan import Bound, Finding
-from privopt.planning.synthesis import WorkloadTask, loudness
+from privopt.planning.task import Forecast
 from privopt.problems.workload import Workload
 from privopt.public import Public
 

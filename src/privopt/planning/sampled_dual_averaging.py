@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from privopt.ledger import accounting
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.composition import additive_cost, leaf_pure_epsilon, leaf_rho
-from privopt.ledger.zcdp import zcdp_rho_budget
-from privopt.mechanisms.vertex_sampler import VertexSampler
-from privopt.planning.balanced_batches import FEWEST, balanced_sizes
+from privopt.ledger.curves import zcdp_rho_budget
+from privopt.mechanisms.vertex_stream import VertexSampler
+from privopt.planning.averaging import FEWEST, balanced_sizes
 from privopt.planning.task import Task
 from privopt.problems.saddle import Game, Player, Who
 from privopt.public import Public

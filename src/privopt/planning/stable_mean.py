@@ -16,8 +16,7 @@ from privopt.errors import BudgetTooSmall, NotPriceable
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import DeltaEvent, Event, GaussianEvent, PureEvent, Sequence
-from privopt.mechanisms.gaussian_test import GaussianTest
-from privopt.mechanisms.sparse_test import SparseTest
+from privopt.mechanisms.tests import GaussianTest, SparseTest
 from privopt.proofs import huber_centre as proof
 from privopt.public import Relation
 

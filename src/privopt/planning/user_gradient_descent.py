@@ -24,11 +24,10 @@ Source:
 import math
 from typing import TYPE_CHECKING, Any
 
-from privopt.planning import descent_defaults
+from privopt.planning import descent_theory
 from privopt.planning.coordinates import Coordinates
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
+from privopt.planning.task import Forecast, Instance
 from privopt.planning.users import expected_excess, faint_users, one_shot_noise
 from privopt.public import Public
 
@@ -62,7 +61,7 @@ def first_clip(instance: Instance) -> float:
     """C_0; infinite with the noise off."""
     if not instance.is_private:
         return math.inf
-    longest = descent_defaults.default_clip(instance)
+    longest = descent_theory.default_clip(instance)
     return longest * spread(instance.public.typical_records) if clips_tightly(instance) else longest
 
 
@@ -78,19 +77,19 @@ def reach(instance: Instance) -> float | None:
     noise = one_shot_noise(instance)
     if noise == 0:
         return None
-    guess = descent_defaults.guess(instance)
+    guess = descent_theory.guess(instance)
     return DISTANCE * guess.travel * guess.slope / (instance.public.row_bound * noise)
 
 
 def smoothness(instance: Instance) -> float:
     """L, a guess of the curvature of the mean objective."""
-    return descent_defaults.smoothness(instance) + instance.penalty_smoothness
+    return descent_theory.smoothness(instance) + instance.penalty_smoothness
 
 
 def steps(solver: "UserGradientDescent", instance: Instance) -> int:
     """T."""
     if solver.reach is None:
-        return descent_defaults.NOISELESS_STEPS
+        return descent_theory.NOISELESS_STEPS
     wanted = solver.reach / solver.clip * (1.0 - solver.momentum) / solver.step_size
     return min(max(math.ceil(wanted), FEWEST_STEPS), MOST_STEPS)
 

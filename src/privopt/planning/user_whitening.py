@@ -30,10 +30,10 @@ import numpy as np
 from jaxtyping import Array
 from numpy.typing import NDArray
 
-from privopt.planning import descent_defaults
+from privopt.planning import descent_theory
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.counts import HURRY, RELATIVE, SPREAD, CountsRule, Level
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.planning.user_gradient_descent import MOMENTUM, STEP_FACTOR, spread
 from privopt.planning.users import LOGISTIC_DISTANCE, one_shot_noise
 from privopt.planning.whitening import (
@@ -74,7 +74,7 @@ class UserWhiteningRule:
     ) -> "UserWhiteningRule":
         """The rule for a problem and a budget, of which the second moment gets a share; see `WhiteningRule.of`."""
         whitening = WhiteningRule.of(instance, share, constants=constants, beside=beside)
-        guess = descent_defaults.guess(instance)
+        guess = descent_theory.guess(instance)
         full = whitening.gram_noise * math.sqrt(whitening.width / 2.0) / whitening.row_bound**2
         return cls(
             whitening=whitening.with_floor(full),  # a lower floor was measured for records only

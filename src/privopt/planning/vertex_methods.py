@@ -1,25 +1,24 @@
 """What the minimisers that draw vertices have in common: which problems they solve, public bounds, and their noise.
 
-The unit of their scores is that of `queries.vertex_slopes`: slopes of the loss along the vertices over twice the reach
+The unit of their scores is that of `queries.scores`: slopes of the loss along the vertices over twice the reach
 D of the polytope, half of whose largest range is C / 2, C the clip.
 """
 
 import math
 from typing import TYPE_CHECKING, TypeVar
 
-from privopt.ledger.zcdp import zcdp_rho_budget
+from privopt.ledger.curves import zcdp_rho_budget
 from privopt.mechanisms.vertex_stream import VertexStream
-from privopt.planning import descent_defaults, mirror_geometry
-from privopt.planning.instance import Instance
+from privopt.planning import descent_theory, mirror_geometry
+from privopt.planning.task import Instance
 from privopt.problems.constraints import L1Ball, Simplex
 from privopt.problems.glm import GLMLoss
 from privopt.problems.problem import Problem
-from privopt.problems.vertex_lengths import reach
-from privopt.problems.vertices import Vertices, vertices_of
+from privopt.problems.vertices import Vertices, reach, vertices_of
 from privopt.public import Public
 
 if TYPE_CHECKING:
-    from privopt.solvers.vertex_solver import VertexSolver
+    from privopt.solvers.vertices import VertexSolver
 
 Stream = TypeVar("Stream", bound=VertexStream)
 WORSE_THAN_VERTEX_ANYTIME = (
@@ -133,7 +132,7 @@ def curvature(solver: "VertexSolver", instance: Instance) -> float:
     entry = mirror_geometry.largest_entry(instance, solver.entry_bound) / instance.public.row_bound
     largest = reach(solver.vertices)
     return max(
-        descent_defaults.smoothness(instance) * (largest * entry) ** 2,
+        descent_theory.smoothness(instance) * (largest * entry) ** 2,
         mirror_geometry.SMALLEST_SMOOTHNESS,
     )
 

@@ -41,12 +41,12 @@ from jaxtyping import Array
 from numpy.typing import NDArray
 
 from privopt.ledger.amounts import Budget
-from privopt.ledger.gaussian_dp import part_of
-from privopt.planning import descent_defaults
+from privopt.ledger.curves import part_of
+from privopt.planning import descent_theory
 from privopt.planning.averaging import Average
 from privopt.planning.coordinates import Coordinates, RowSpectrum
-from privopt.planning.instance import Instance
 from privopt.planning.row_length import square_length
+from privopt.planning.task import Instance
 from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.losses import Huber, Logistic, Quantile, SmoothedHinge, Softmax, Squared
 from privopt.public import Relation
@@ -131,7 +131,7 @@ def loss_constants(instance: Instance) -> LossConstants:
         case Huber() as loss:
             return LossConstants(slope=loss.threshold, curvature=1.0, clip_factor=0.08, pace=4.0)
         case Quantile():
-            guess = descent_defaults.guess(instance)
+            guess = descent_theory.guess(instance)
             return LossConstants(
                 slope=guess.slope,
                 curvature=guess.curvature,
@@ -140,7 +140,7 @@ def loss_constants(instance: Instance) -> LossConstants:
                 pace=4.0,
             )
         case _:
-            guess = descent_defaults.guess(instance)
+            guess = descent_theory.guess(instance)
             return LossConstants(slope=guess.slope, curvature=guess.curvature)
 
 

@@ -31,13 +31,14 @@ from privopt.problems.mirror_maps import (
     SimplexMirror,
     split,
 )
-from privopt.problems.norms import l2_norm, scale_of
 from privopt.problems.projections import (
+    l2_norm,
     project_l1_ball,
     project_l2_ball,
     project_lp_ball,
     project_polytope,
     project_simplex,
+    scale_of,
 )
 
 LARGEST_RADIUS = 1e100  # of a set: beyond it squares of lengths leave float64

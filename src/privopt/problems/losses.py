@@ -12,11 +12,13 @@ import jax
 import jax.numpy as jnp
 
 from privopt.named_arguments import refuses_unknown
-from privopt.problems.bounded_losses import Capped, Ramp, capped
-from privopt.problems.cornered_losses import (
+from privopt.problems.bounded_losses import (
     Absolute,
+    Capped,
     Hinge,
+    Ramp,
     as_label,
+    capped,
     smoothed_ramp,
     smoothed_step,
     smoothed_step_slope,

@@ -20,8 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy import integrate, special
 
-from privopt.problems.norms import scale_of
-from privopt.problems.projections import project_l2_ball
+from privopt.problems.projections import project_l2_ball, scale_of
 
 Shape: TypeAlias = tuple[int, ...]
 Bounds: TypeAlias = tuple[float, ...]

@@ -41,7 +41,7 @@ b_0) = 0.05 N0 c > a' c as N0 >= 21: Lemma H for S with N = N0 and b = b_0 gives
 with y and y' exchanged. The last bound is the sum of the two.
 
 The scores of S and S + y' may both be 0 there: a wrong pass is one where f is 0 on *all three*, see
-`ledger.tested_samples`, and Delta = a c / N0 = 2 a' c / N0. Where units are added or removed there are S and S + y
+`ledger.privacy_losses`, and Delta = a c / N0 = 2 a' c / N0. Where units are added or removed there are S and S + y
 only, and a = a'.
 
 **The solver cannot fail where it matters.** Let N0 > K / 2 and let D or a neighbour have f >= 1. By the lemmas at

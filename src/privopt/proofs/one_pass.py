@@ -52,7 +52,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from privopt.engine.formulas import FAST, LARGEST, compiled, slopes
+from privopt.engine.kernels import FAST, LARGEST, compiled, slopes
 from privopt.problems.constraints import CentredBall, L2Ball, Unconstrained
 from privopt.problems.glm import ScalarLoss
 from privopt.problems.losses import SmoothedHinge
@@ -305,7 +305,7 @@ def _rows(private_features: Any, private_positions: NDArray[np.int64]) -> NDArra
 
 
 # ---- The compiled walk through places: clipped gradients, steps, proximal maps, projections, in float64 ----
-# Numba caches compiled code on disk and does not notice a change of `engine.formulas`: see there.
+# Numba caches compiled code on disk and does not notice a change of `engine.kernels`: see there.
 @compiled(FAST)
 def run_places(
     code: int,

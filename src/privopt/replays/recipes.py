@@ -1,18 +1,27 @@
 """What a run was asked, written down, so that it can be rebuilt beside its released values."""
 
-from collections.abc import Sequence
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 
+from privopt import papers
 from privopt.ledger.amounts import Budget
-from privopt.planning.seen_columns import SourceColumn
+from privopt.planning.row_length import SourceColumn
+from privopt.problems import constraints, losses, regularisers
+from privopt.problems.constraints import Constraint
+from privopt.problems.glm import GLMLoss
+from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
+from privopt.problems.regularisers import Regulariser
 from privopt.public import Public
-from privopt.replays.values import Unwritten, written
 from privopt.report.kept import Recipe
 from privopt.solvers.base import Solver
+from privopt.solvers.registry import SOLVERS
 
 MINIMIZE, ESTIMATOR = "minimize", "estimator"
 UNRECORDED = ("account", "random_state")  # arguments of an estimator that no release depends on
@@ -95,3 +104,125 @@ def recipe_of_fit(
 
 def _plain(public: Public) -> dict[str, Any]:
     return asdict(public) | {"relation": public.relation.value}
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Solvers, losses, regularisers and constraint sets as JSON values, and back; of no other class is anything
+# built.
+# Whoever reads a report may have got it from anywhere. What is built here is one of the library's own frozen values by
+# its name, from numbers, texts and further such values; its own checks refuse what is out of range.
+
+
+_KIND, _TUPLE, _NUMBER, _ARRAY = "$kind", "$tuple", "$number", "$array"
+
+
+class Unwritten(ValueError):
+    """A value has no such form; the sentence says which."""
+
+
+def _classes() -> dict[str, type]:
+    made = [make.func if isinstance(make, partial) else make for make in SOLVERS.values()]
+    solvers = {cast("type", one if isinstance(one, type) else type(one())) for one in made}
+    parts = {
+        value
+        for module in (constraints, losses, regularisers)
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, Constraint | GLMLoss | Regulariser)
+        and dataclasses.is_dataclass(value)
+    }
+    inner = {
+        type(value) for make in SOLVERS.values() for value in _fields_of(make()) if isinstance(value, Solver)
+    }
+    return {one.__name__: one for one in {*solvers, *parts, *inner, Problem, KL}}
+
+
+def _fields_of(value: Any) -> Iterable[Any]:
+    return (getattr(value, field.name) for field in dataclasses.fields(value))
+
+
+KINDS = _classes()
+
+
+def _kind(name: str) -> type | None:
+    """The class of such values; a published solver's is loaded where it occurs."""
+    return getattr(papers, name) if name in papers.SOLVERS.values() else KINDS.get(name)
+
+
+def written(value: Any) -> Any:
+    """A value as JSON values.
+
+    Raises:
+        Unwritten: it has no such form, or does not come back as it was.
+    """
+    form = _written(value)
+    if written_form(read(form)) != form:
+        raise Unwritten(f"a {type(value).__name__} does not come back as it was")
+    return form
+
+
+def written_form(value: Any) -> Any:
+    """`written`, without the way back."""
+    return _written(value)
+
+
+def _written(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {_NUMBER: repr(value)}
+    if isinstance(value, tuple):
+        return {_TUPLE: [_written(one) for one in cast("tuple[Any, ...]", value)]}
+    if isinstance(value, list):
+        return [_written(one) for one in cast("list[Any]", value)]
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in "biufU":
+            raise Unwritten("an array of objects has no plain form")
+        return {_ARRAY: [_written(one) for one in np.ravel(value).tolist()], "shape": list(value.shape)}
+    if _kind(type(value).__name__) is type(value):
+        fields = [field for field in dataclasses.fields(value) if field.init]
+        return {
+            _KIND: type(value).__name__,
+            **{field.name: _written(getattr(value, field.name)) for field in fields},
+        }
+    raise Unwritten(f"a {type(value).__name__} of the user's own has no plain form")
+
+
+def read(form: Any) -> Any:
+    """The value that was written.
+
+    Raises:
+        Unwritten: nothing of the library is written like that.
+        ValueError, TypeError: a number is out of its range.
+    """
+    if isinstance(form, list):
+        return [read(one) for one in cast("list[Any]", form)]
+    if not isinstance(form, dict):
+        return form
+    members = cast("dict[str, Any]", form)
+    if set(members) == {_NUMBER}:
+        return {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}[members[_NUMBER]]
+    if set(members) == {_TUPLE}:
+        return tuple(read(one) for one in _list(members[_TUPLE]))
+    if set(members) == {_ARRAY, "shape"}:
+        return np.asarray(read(_list(members[_ARRAY]))).reshape(_list(members["shape"]))
+    return _built(members)
+
+
+def _built(members: Mapping[str, Any]) -> Any:
+    kind = _kind(str(members.get(_KIND)))
+    if kind is None:
+        raise Unwritten("it names no solver, loss, regulariser or constraint set of the library")
+    known = {field.name for field in dataclasses.fields(kind) if field.init}
+    given = {name: read(value) for name, value in members.items() if name != _KIND}
+    if set(given) - known:
+        raise Unwritten(f"{kind.__name__} has no such fields")
+    return kind(**given)
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise Unwritten("a list is missing")
+    return cast("list[Any]", value)

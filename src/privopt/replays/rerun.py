@@ -12,27 +12,28 @@ import numpy as np
 
 from privopt.curator.replay import Replay
 from privopt.curator.transcript import Transcript
-from privopt.estimators.classifiers import LinearSVC, LogisticRegression
 from privopt.estimators.lasso import LassoClassifier, LassoRegressor
-from privopt.estimators.regressors import (
+from privopt.estimators.linear import (
     HuberRegressor,
     LinearRegression,
+    LinearSVC,
+    LogisticRegression,
     PoissonRegressor,
     QuantileRegressor,
     Ridge,
+    RobustClassifier,
+    RobustRegressor,
 )
-from privopt.estimators.robust import RobustClassifier, RobustRegressor
 from privopt.estimators.setup import Setup
 from privopt.estimators.specification import Shape
 from privopt.estimators.stages import Fitted, StagedPlan
 from privopt.ledger.amounts import Budget
 from privopt.planning.plan import Plan
-from privopt.planning.seen_columns import SourceColumn
+from privopt.planning.row_length import SourceColumn
 from privopt.precision import double_precision
 from privopt.problems.problem import Problem
 from privopt.public import Public, Relation
-from privopt.replays.recipes import ESTIMATOR, MINIMIZE, recipe_of, recipe_of_fit
-from privopt.replays.values import Unwritten, read
+from privopt.replays.recipes import ESTIMATOR, MINIMIZE, Unwritten, read, recipe_of, recipe_of_fit
 from privopt.report.kept import Recipe
 from privopt.report.report import PrivacyReport
 from privopt.solve import announce

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from privopt.planning.picture import Picture
+from privopt.planning.plan import Picture
 from privopt.printable import printable, printable_lines
 from privopt.report import words
 from privopt.report.facts import ReportFacts

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from privopt.curator.transcript import Release, Transcript
 from privopt.json_values import json_value
-from privopt.ledger.events import NoEvent
-from privopt.ledger.sampling import EveryUnit
+from privopt.ledger.events import EveryUnit, NoEvent
 
 MOST_KEPT_BYTES = 16 * 2**20  # of a run; of longer ones nothing is kept
 RELEASES_FILE = "releases.safetensors"

@@ -10,15 +10,15 @@ from typing import Any
 from privopt.json_values import json_value
 from privopt.ledger import accounting
 from privopt.ledger.events import DeltaEvent, RoundingEvent, SelectionsEvent, leaf_counts, sequence
-from privopt.planning import storage_words, user_words
+from privopt.planning import plan as storage_words
+from privopt.planning import plan as user_words
 from privopt.planning.counts import RELATIVE_SETTINGS
 from privopt.planning.plan import warnings_in
 from privopt.public import STORAGES, Relation
-from privopt.report import explain, quality, stationarity, words
+from privopt.report import explain, facts, words
 from privopt.report.explain import Point, noise_source
-from privopt.report.facts import ReportFacts
+from privopt.report.facts import FORMAT_VERSION, ReportFacts, form_of, json_text
 from privopt.report.figures import curves_figure, picture_figure, schedule_figure
-from privopt.report.formats import FORMAT_VERSION, form_of, json_text
 from privopt.report.model import MOST_ROWS
 from privopt.report.releases import ReleaseGroup, dearest
 
@@ -181,7 +181,7 @@ def _run(report: ReportFacts, key: str) -> dict[str, Any]:
             ("What is protected.", explain.protection(report)),
             ("How strong it is.", explain.strength(report)),
             ("What it cost.", explain.price(report)),
-            *quality.paragraphs(report),
+            *facts.paragraphs(report),
         ],
         "not_covered": explain.not_covered(report),
         "technical": technical(report),
@@ -195,7 +195,7 @@ def _run(report: ReportFacts, key: str) -> dict[str, Any]:
             (picture.title, picture_figure(picture, f"{key}-picture{place}"), picture.caption)
             for place, picture in enumerate(report.pictures)
         ],
-        "stationarity": stationarity.in_words(report),
+        "stationarity": explain.in_words(report),
         "findings": explain.findings(report),
         "expectations": explain.expectations(report),
         "utility": explain.utility_assumptions(report),
@@ -376,7 +376,7 @@ def technical(report: ReportFacts) -> list[Point]:
         *_selections(report),
         *_rounding(report),
     ]
-    certified = stationarity.for_experts(report)
+    certified = explain.for_experts(report)
     if certified:
         points.append(Point("Certificate", certified))
     points += [Point("Noise", noise_source(report)), Point("Ending", report.status)]

@@ -9,10 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.curator.transcript import FilterMark, Release, Transcript
-from privopt.ledger.event_json import event_from_dict
-from privopt.ledger.events import Event, GaussianEvent, NoEvent, SampledEvent, leaf_counts
+from privopt.ledger.events import (
+    Event,
+    EveryUnit,
+    FixedSize,
+    GaussianEvent,
+    NoEvent,
+    Poisson,
+    SampledEvent,
+    Sampling,
+    event_from_dict,
+    leaf_counts,
+)
 from privopt.ledger.filters import filter_cost
-from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson, Sampling
 from privopt.report.words import number, percent, span, spelled
 
 

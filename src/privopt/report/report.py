@@ -10,20 +10,26 @@ from typing import Any
 
 from privopt.atomic_files import replace_file
 from privopt.json_values import described_array, json_value, plain
-from privopt.ledger.event_json import event_from_dict
+from privopt.ledger.events import event_from_dict
 from privopt.notebook import card
-from privopt.planning import user_words
+from privopt.planning import plan as user_words
 from privopt.planning.notices import NO_RELEASES
-from privopt.planning.picture import Picture
-from privopt.planning.plan import Finding, Plan, figure, in_sentences, own_lines, warnings_in
+from privopt.planning.plan import Finding, Picture, Plan, figure, in_sentences, own_lines, warnings_in
 from privopt.printable import printable_lines
 from privopt.public import Relation
-from privopt.report import explain, quality, stationarity, words
-from privopt.report.account_use import AccountUse, burn_down
-from privopt.report.facts import Finished, ReportFacts, Selection
-from privopt.report.formats import FORMAT, FORMAT_VERSION, form_of, json_text, require_format
+from privopt.report import explain, facts, words
+from privopt.report.facts import (
+    FORMAT,
+    FORMAT_VERSION,
+    Finished,
+    ReportFacts,
+    Selection,
+    form_of,
+    json_text,
+    require_format,
+)
 from privopt.report.kept import RELEASES_FILE, KeptReleases
-from privopt.report.model import ModelSummary
+from privopt.report.model import AccountUse, ModelSummary, burn_down
 from privopt.report.page import render
 from privopt.report.releases import ReleaseGroup, group_releases
 
@@ -154,8 +160,8 @@ class PrivacyReport(ReportFacts):
             explain.protection(self),
             explain.strength(self),
             explain.price(self),
-            *(sentence for _, sentence in quality.paragraphs(self)),
-            stationarity.in_words(self),
+            *(sentence for _, sentence in facts.paragraphs(self)),
+            explain.in_words(self),
         ]
 
     @classmethod
@@ -297,7 +303,7 @@ def rows(report: ReportFacts) -> list[tuple[str, str]]:
         for name, found in report.findings.items()
         if isinstance(found.value, int | float) and not in_sentences(name)
     ]
-    shown.sort(key=lambda one: one[0] not in stationarity.CERTIFICATES)
+    shown.sort(key=lambda one: one[0] not in explain.CERTIFICATES)
     lines += [
         ("shows", f"{words.spelled(name)} {figure(found.value)}: {_meaning(name, found)}")
         for name, found in shown[:MOST_FINDINGS]
@@ -314,7 +320,7 @@ def rows(report: ReportFacts) -> list[tuple[str, str]]:
 
 def _meaning(name: str, found: Finding) -> str:
     """Of a certificate all of it: which mean it is about stands at its end."""
-    return found.meaning if name in stationarity.CERTIFICATES else textwrap.shorten(found.meaning, 160)
+    return found.meaning if name in explain.CERTIFICATES else textwrap.shorten(found.meaning, 160)
 
 
 def _is_black_box(report: ReportFacts) -> bool:

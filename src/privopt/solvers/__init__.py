@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 from privopt import papers
 
 if TYPE_CHECKING:
-    from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
-    from privopt.games.noisy_extragradient import NoisyExtragradient
+    from privopt.games.dual_averaging import NoisyExponentiatedGradient, SampledDualAveraging
+    from privopt.games.noisy_extragradient import NoisyExtragradient, SaddleGradientDescent
     from privopt.games.noisy_matrix import NoisyMatrix
-    from privopt.games.saddle_gradient_descent import SaddleGradientDescent
-    from privopt.games.sampled_dual_averaging import SampledDualAveraging
     from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
     from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
     from privopt.solvers.clip_choice import PrivateClip
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
     from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
     from privopt.solvers.svrg import SVRG
     from privopt.solvers.user_federated_averaging import UserFederatedAveraging
-    from privopt.solvers.vertex_anytime import VertexAnytime
+    from privopt.solvers.vertices import VertexAnytime
     from privopt.solvers.warm_start import WarmStart
     from privopt.solvers.whitening import Whitening
     from privopt.solvers.worst_group_descent import WorstGroupDescent

@@ -16,17 +16,15 @@ from jaxtyping import Array, Bool, Float
 
 from privopt.curator.base import Curator
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import descent_defaults, mirror_geometry
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
+from privopt.planning import descent_theory, mirror_geometry
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.constraints import Constraint, L1Ball, L2Ball, LpBall, Simplex
 from privopt.problems.problem import Problem
 from privopt.public import Public
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 from privopt.result import Outcome, ending
-from privopt.solvers.fields import choice, derived, optional
-from privopt.solvers.guarded import guarded
-from privopt.solvers.stepwise import StepwiseSolver
+from privopt.solvers.base import StepwiseSolver
+from privopt.solvers.fields import choice, derived, guarded, optional
 
 # ---- Defaults and forecast of accelerated mirror descent ---------------------------------------------------
 # With Lt at least 2 L_B, B_w the body's divergence and b the noise of one of T gradients, the error is at most
@@ -144,7 +142,7 @@ class AcceleratedMirrorDescent(StepwiseSolver):
     def least_steps(self, instance: Instance) -> float:
         """T_0 = (48 L_B^2 B_w / (s^2 E h^2))^(1/4): from here on the error bound no longer falls with T."""
         body = mirror_geometry.geometry(instance, self.entry_bound)
-        stddev = descent_defaults.noise_of_one(instance, self.clip)
+        stddev = descent_theory.noise_of_one(instance, self.clip)
         if stddev == 0:
             return math.inf
         return (48.0 * body.smoothness**2 * body.divergence / (stddev**2 * body.width)) ** 0.25

@@ -19,24 +19,22 @@ from numpy.typing import NDArray
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, NoEvent, sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.planning import adaptive_gradient_descent as planning
-from privopt.planning import descent_defaults
+from privopt.planning import descent_theory
 from privopt.planning.coordinates import Coordinates
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
 from privopt.planning.plan import Finding
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.glm import GLMLoss
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser
 from privopt.public import Public
-from privopt.queries.gradient import ClippedGradient, GradientNorm
+from privopt.queries.slopes import ClippedGradient, GradientNorm
 from privopt.result import Outcome, Status
 from privopt.solvers.base import Solver
-from privopt.solvers.fields import choice, derived, number
-from privopt.solvers.guarded import guarded
+from privopt.solvers.fields import choice, derived, guarded, number
 from privopt.solvers.stationary_selection import MOST_CANDIDATES, FlattestPoints, select_stationary
 
 # ---- The norm of the gradient, followed from noisy gradients that are released anyway ----------------------
@@ -227,10 +225,10 @@ class AdaptiveGradientDescent(Solver):
     failure: float = number(0.1, above=0, below=1)
 
     def default_curvature(self, instance: Instance) -> float:
-        return descent_defaults.smoothness(instance)
+        return descent_theory.smoothness(instance)
 
     def default_clip(self, instance: Instance) -> float:
-        return descent_defaults.default_clip(instance)
+        return descent_theory.default_clip(instance)
 
     def default_step_size(self, instance: Instance) -> float:
         return planning.step_size(self, instance)

@@ -12,15 +12,14 @@ from jaxtyping import Array
 
 from privopt.curator.base import Curator
 from privopt.ledger.calibration import calibrate
-from privopt.ledger.events import leaf_counts
+from privopt.ledger.events import Event, Repeated, leaf_counts
+from privopt.mechanisms.additive import Gaussian
+from privopt.planning.averaging import RELEASE_SECONDS, pass_seconds, value_seconds
 from privopt.planning.coordinates import Coordinates
-from privopt.planning.effort import RELEASE_SECONDS, pass_seconds, value_seconds
-from privopt.planning.forecast import Forecast
-from privopt.planning.indicators import common_indicators
-from privopt.planning.instance import Instance
+from privopt.planning.kl_theory import common_indicators
 from privopt.planning.notices import declared_of_black_box, faint_signal
 from privopt.planning.plan import Finding, Plan
-from privopt.planning.task import Task
+from privopt.planning.task import Forecast, Instance, Task
 from privopt.precision import double_precision
 from privopt.problems.black_box import BlackBox
 from privopt.problems.glm import GLMLoss
@@ -241,7 +240,7 @@ class Solver(Program[Problem]):
         return common_indicators(instance)
 
     def tells_usable(self, instance: Instance) -> bool:
-        """Whether its releases will show how many units are usable, see `planning.usable`; by public numbers."""
+        """Whether its releases will show how many units are usable, see `planning.row_length`; by public numbers."""
         del instance
         return False
 
@@ -262,3 +261,30 @@ def in_original(outcome: Outcome, coordinates: Coordinates) -> Outcome:
         for name, finding in outcome.findings.items()
     }
     return outcome._replace(params=coordinates.outward(outcome.params), findings=findings)
+
+
+# ---- What solvers have in common whose every step is one release over the data -----------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepwiseSolver(Solver):
+    """A solver of `steps` steps, each from one release of the same price: by default a Gaussian one over all units.
+
+    Attributes:
+        steps: T, the number of releases and steps; 0 returns the start and spends nothing.
+    """
+
+    steps: int = derived(at_least=0)
+
+    def step_event(self, public: Public) -> Event:
+        """What one step releases."""
+        del public
+        return Gaussian(self.noise_multiplier).event()
+
+    def event(self, public: Public) -> Event:
+        """One release a step."""
+        return Repeated(self.step_event(public), self.steps)
+
+    def releases(self) -> int:
+        """One a step."""
+        return self.steps

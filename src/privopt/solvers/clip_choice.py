@@ -18,23 +18,21 @@ from numpy.typing import NDArray
 from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
+from privopt.ledger.curves import gaussian_budget
 from privopt.ledger.events import Event, GaussianEvent, NoEvent, NonPrivateEvent, Sequence, leaf_counts
-from privopt.ledger.gaussian_dp import gaussian_budget
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.exponential import ExponentialMechanism
-from privopt.planning import descent_defaults
-from privopt.planning.effort import two_point_values
-from privopt.planning.forecast import Forecast
-from privopt.planning.gradient_changes import MOST_DIRECTIONS
-from privopt.planning.instance import Instance
+from privopt.mechanisms.choice import ExponentialMechanism
+from privopt.planning import descent_theory
+from privopt.planning.averaging import MOST_DIRECTIONS, two_point_values
 from privopt.planning.plan import Finding
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.ball import haar_block
 from privopt.problems.black_box import BlackBox
 from privopt.problems.losses import Loss
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.base import MeanQuery
-from privopt.queries.norm_counts import NormCounts, ValueNormCounts
+from privopt.queries.gradient_norms import NormCounts, ValueNormCounts
 from privopt.result import Outcome
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import asks_for_clip, declared, derived, number
@@ -108,14 +106,14 @@ class PrivateClip(Solver):
         loss = instance.problem.loss
         if isinstance(loss, BlackBox):
             return (loss.high - loss.low) / (2.0 * self._inner_smoothing(instance))
-        return WIDEST * descent_defaults.guess(instance).slope * instance.public.row_bound
+        return WIDEST * descent_theory.guess(instance).slope * instance.public.row_bound
 
     def default_stretch(self, instance: Instance) -> float:
         """sqrt(0.01 / x) or 1, see the comment above; 1 where the method follows the lengths of gradients itself."""
         follows = hasattr(self.inner, "quantile") or isinstance(instance.problem.loss, BlackBox)
         if follows or not instance.is_private:
             return 1.0
-        return max(1.0, math.sqrt(QUIET / descent_defaults.relative_noise(instance)))
+        return max(1.0, math.sqrt(QUIET / descent_theory.relative_noise(instance)))
 
     def default_remainder(self, instance: Instance) -> float:
         """The noise multiplier of the release that pays for the rest, before both parts are calibrated together."""
@@ -271,7 +269,7 @@ class PrivateClip(Solver):
         """The clip that the plan supposes: a guess, of values a tenth of the longest."""
         if isinstance(instance.problem.loss, BlackBox):
             return 0.1 * self.longest
-        return descent_defaults.guess(instance).slope * instance.public.row_bound
+        return descent_theory.guess(instance).slope * instance.public.row_bound
 
     def rest(self) -> Budget:
         """The remainder as an (epsilon, delta); where epsilon would be 0 at this delta, at a smaller one."""

@@ -19,25 +19,22 @@ from jaxtyping import Array, Bool, Float
 
 from privopt.curator.base import Curator
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import descent_defaults
+from privopt.planning import descent_theory
 from privopt.planning.coordinates import Coordinates
-from privopt.planning.forecast import Forecast
 from privopt.planning.gradient_certificate import EstimateError, certificate, mixed
-from privopt.planning.instance import Instance
 from privopt.planning.kl_theory import horizon
 from privopt.planning.notices import NOISE_IS_OFF, large_delta, long_steps
 from privopt.planning.plan import Finding
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.growth import KL
 from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.mixed_gradient import MixedGradient
+from privopt.queries.slopes import ClippedGradient, MixedGradient
 from privopt.result import Outcome, Status
-from privopt.solvers.fields import choice, derived, number, optional
-from privopt.solvers.guarded import guarded
-from privopt.solvers.stepwise import StepwiseSolver
+from privopt.solvers.base import StepwiseSolver
+from privopt.solvers.fields import choice, derived, guarded, number, optional
 
 # ---- Defaults, predicted excess, notices and findings of Continuous Spider ---------------------------------
 # With s the noise of one gradient bought with the whole budget, p parameters, eta the step size, over 1 - b with
@@ -216,10 +213,10 @@ class ContinuousSpider(StepwiseSolver):
     failure: float = number(0.1, above=0, below=1)
 
     def default_clip(self, instance: Instance) -> float:
-        return descent_defaults.default_clip(instance)
+        return descent_theory.default_clip(instance)
 
     def default_curvature(self, instance: Instance) -> float:
-        return descent_defaults.smoothness(instance)
+        return descent_theory.smoothness(instance)
 
     def default_difference_clip(self, instance: Instance) -> float:
         """c: small where rows of many features seldom lie along a step; 1 where L1 is known for sure."""
@@ -362,7 +359,7 @@ class ContinuousSpider(StepwiseSolver):
             slope_ratio=self.slope_clip / self.clip,
             strong=instance.ridge,
             parameters=instance.parameters,
-            noise=descent_defaults.noise_of_one(instance, self.clip),
+            noise=descent_theory.noise_of_one(instance, self.clip),
             distance=self.distance,
             gap=math.inf if gap is None else gap,
         )

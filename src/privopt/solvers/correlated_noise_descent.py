@@ -15,36 +15,34 @@ from jaxtyping import Array, Bool, Float
 from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
-from privopt.curator.feeds import Feed
+from privopt.curator.handles import Feed
 from privopt.curator.loops import ReleaseCall
 from privopt.ledger.events import Event, NoEvent, Parallel, Sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.correlated_noise import prefix_noise
 from privopt.mechanisms.drawable import require_drawable_sums
-from privopt.mechanisms.participation import Participation, unit_sensitivity
 from privopt.mechanisms.prefix_sum import PrefixSum
 from privopt.mechanisms.strategies import (
     LARGEST_DENSE,
+    Participation,
     Strategy,
     banded,
     binary_tree,
     dense_optimum,
     independent,
+    prefix_noise,
     square_root_toeplitz,
+    unit_sensitivity,
 )
-from privopt.planning import descent_defaults
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
+from privopt.planning import descent_theory
 from privopt.planning.notices import NOISE_IS_OFF, large_delta, long_steps
-from privopt.planning.picture import Picture, line
-from privopt.planning.plan import Plan
+from privopt.planning.plan import Picture, Plan, line
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.problem import Problem
 from privopt.public import Public, Relation
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 from privopt.result import Outcome, ending
 from privopt.solvers.base import Solver
-from privopt.solvers.fields import choice, derived
-from privopt.solvers.guarded import guarded
+from privopt.solvers.fields import choice, derived, guarded
 
 # ---- Defaults, forecast and picture of descent with correlated noise ---------------------------------------
 # Epochs and blocks make T = k b steps. The noise of the mean gradient of a whole run is that of one full-batch release
@@ -122,28 +120,28 @@ class CorrelatedNoiseDescent(Solver):
         """k; with the noise off as many as a full-batch descent has steps."""
         if instance.is_private:
             return EPOCHS
-        return descent_defaults.default_steps(instance, self.default_step_size(instance))
+        return descent_theory.default_steps(instance, self.default_step_size(instance))
 
     def default_blocks(self, instance: Instance) -> int:
         """b, see the comment above; one block with the noise off, that is full-batch descent."""
         if not instance.is_private:
             return 1
-        steps = descent_defaults.default_steps(instance, self.default_step_size(instance))
+        steps = descent_theory.default_steps(instance, self.default_step_size(instance))
         most = max(1, instance.public.n // SMALLEST_BLOCK)
         first = min(max(1, round(steps / self.epochs)), most)
         steps *= SHARE / math.sqrt(_excess_noise(self.epochs, first))  # a signal to the power of a half
         return min(max(1, round(steps / self.epochs)), most)
 
     def default_clip(self, instance: Instance) -> float:
-        return descent_defaults.default_clip(instance)
+        return descent_theory.default_clip(instance)
 
     def default_step_size(self, instance: Instance) -> float:
         """eta of full-batch descent."""
-        return descent_defaults.descent_setting(instance, steps=1).step_size
+        return descent_theory.descent_setting(instance, steps=1).step_size
 
     def default_momentum(self, instance: Instance) -> float:
         """b of full-batch descent with as many steps."""
-        return descent_defaults.descent_setting(instance, steps=self.epochs * self.blocks).momentum
+        return descent_theory.descent_setting(instance, steps=self.epochs * self.blocks).momentum
 
     @property
     def steps(self) -> int:
@@ -158,7 +156,7 @@ class CorrelatedNoiseDescent(Solver):
         """No prediction; notices on what was guessed, and on steps that are too long."""
         if not instance.is_private:
             return Forecast(notices=(NOISE_IS_OFF,))
-        smoothness = descent_defaults.smoothness(instance) + instance.penalty_smoothness
+        smoothness = descent_theory.smoothness(instance) + instance.penalty_smoothness
         found = large_delta(instance) + long_steps(self.step_size, smoothness)
         if instance.has_own_loss:
             found += (

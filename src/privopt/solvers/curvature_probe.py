@@ -18,18 +18,17 @@ from jaxtyping import Array
 from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
+from privopt.ledger.curves import gaussian_budget
 from privopt.ledger.events import Event, Sequence
-from privopt.ledger.gaussian_dp import gaussian_budget
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import descent_defaults
-from privopt.planning.effort import second_moment_seconds
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
+from privopt.planning import descent_theory
+from privopt.planning.averaging import second_moment_seconds
 from privopt.planning.plan import Finding
+from privopt.planning.task import Forecast, Instance
 from privopt.planning.user_gradient_descent import STEP_FACTOR
 from privopt.problems.problem import Problem
 from privopt.public import Public
-from privopt.queries.top_curvature import TopCurvature
+from privopt.queries.moments import TopCurvature
 from privopt.result import Outcome
 from privopt.solvers.base import Solver
 from privopt.solvers.continuous_spider import ContinuousSpider
@@ -92,7 +91,7 @@ class CurvatureProbe(Solver):
         return 1.0 / (instance.mu * math.sqrt(1.0 - self.share)) if instance.is_private else 0.0
 
     def default_planned(self, instance: Instance) -> Solver:
-        return self.configured_inner(instance.problem, instance.public, descent_defaults.smoothness(instance))
+        return self.configured_inner(instance.problem, instance.public, descent_theory.smoothness(instance))
 
     @property
     def title(self) -> str:
@@ -221,7 +220,7 @@ class CurvatureProbe(Solver):
 
 def cautious_curvature(released: float, stddev: float, instance: Instance) -> float:
     """That of the mean loss, cautiously, from a released eigenvalue. Post-processing."""
-    largest = descent_defaults.smoothness(instance)
+    largest = descent_theory.smoothness(instance)
     per_row = largest / instance.public.row_bound**2  # phi''
     cautious = per_row * (released + CONFIDENCE * stddev)
     return min(largest, max(cautious, LEAST * largest))

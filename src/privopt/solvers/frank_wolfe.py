@@ -18,25 +18,22 @@ from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
+from privopt.ledger.curves import zcdp_rho_budget
 from privopt.ledger.events import Event, Repeated, sequence
-from privopt.ledger.zcdp import zcdp_rho_budget
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.planning import mirror_geometry
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.constraints import Box, Constraint, L1Ball, Polytope, Product, Simplex
 from privopt.problems.glm import GLMLoss
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser, Regulariser, Ridge
 from privopt.public import Public
-from privopt.queries.part_scores import PartScores
-from privopt.queries.polytope_scores import PolytopeScores
-from privopt.queries.vertex_scores import VertexScores
+from privopt.queries.scores import PartScores, PolytopeScores, VertexScores
 from privopt.result import Outcome, Status
+from privopt.solvers.base import StepwiseSolver
 from privopt.solvers.fields import derived, number, optional
 from privopt.solvers.gradient_descent import GradientDescent
-from privopt.solvers.stepwise import StepwiseSolver
 
 # ---- Defaults and forecast of Frank-Wolfe ------------------------------------------------------------------
 # A set is a product of parts, each with vertices of its own that are chosen among privately: an l1 ball of p parameters

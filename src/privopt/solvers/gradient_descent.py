@@ -25,28 +25,25 @@ from numpy.typing import ArrayLike, NDArray
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, Sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import descent_defaults
+from privopt.planning import descent_theory
 from privopt.planning.averaging import Average, mixing_ratios
 from privopt.planning.coordinates import Coordinates, RowSpectrum
+from privopt.planning.counts import level_notice
 from privopt.planning.descent_theory import Shares, SmoothObjective, budget_shares
-from privopt.planning.forecast import Forecast
-from privopt.planning.improvement_share import Evidence
-from privopt.planning.instance import Instance
-from privopt.planning.newton_end import newton_end, newton_share
+from privopt.planning.improvement import Evidence
 from privopt.planning.notices import long_steps
-from privopt.planning.quantile_level import level_notice
-from privopt.planning.shrinkage import NoisePath
+from privopt.planning.shrinkage import NoisePath, newton_end, newton_share
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.losses import GLMLoss, Logistic
-from privopt.problems.mapped_ridge import strongest
 from privopt.problems.problem import Problem
+from privopt.problems.regularisers import strongest
 from privopt.public import Public
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 from privopt.result import Outcome, ending
-from privopt.solvers.fields import choice, derived, optional
-from privopt.solvers.guarded import guarded
-from privopt.solvers.stepwise import StepwiseSolver
+from privopt.solvers.base import StepwiseSolver
+from privopt.solvers.fields import choice, derived, guarded, optional
 
-# ---- Default settings are in `planning.descent_defaults`, the two with a bound in `planning.descent_theory` -
+# ---- Default settings are in `planning.descent_theory`, the two with a bound in `planning.descent_theory` -
 SHARE_OF_STEP = 0.5  # eta lam of a given step size, above which the ridge lam enters by its proximal map
 HURRIED = 0.95  # momentum of the second half of the steps, where parameters still grow
 GROWING = 2.5  # in standard deviations of the noise: beyond it parameters count as still growing
@@ -174,7 +171,7 @@ class GradientDescent(StepwiseSolver):
         penalty = instance.penalty_smoothness
         if self.is_set("step_size"):
             return self.step_size * penalty > SHARE_OF_STEP
-        return penalty > descent_defaults.smoothness(instance)
+        return penalty > descent_theory.smoothness(instance)
 
     def default_restarts(self, instance: Instance) -> bool | None:
         return not instance.is_private and not self.is_set("momentum")
@@ -234,7 +231,7 @@ class GradientDescent(StepwiseSolver):
         Raises:
             ValueError: a constant is neither given nor known.
         """
-        clip = descent_defaults.default_clip(instance) if clip is None else clip
+        clip = descent_theory.default_clip(instance) if clip is None else clip
         facts = objective_facts(instance, clip=clip, smoothness=smoothness, gap=gap)
         if constant is None:
             if instance.problem.loss.convex is False:
@@ -270,16 +267,16 @@ class GradientDescent(StepwiseSolver):
         Raises:
             ValueError: a constant is neither given nor known.
         """
-        clip = descent_defaults.default_clip(instance) if clip is None else clip
+        clip = descent_theory.default_clip(instance) if clip is None else clip
         facts = objective_facts(instance, clip=clip, smoothness=smoothness, gap=gap)
         return cls(clip=clip, steps=facts.steps_to_flatten(), returns=returns, **_plain_steps(facts))
 
     def forecast(self, instance: Instance) -> Forecast:
         """The forecast of `descent_defaults`, and notices on the step size and the level of a quantile."""
-        found = descent_defaults.forecast(instance, steps=self.steps, clip=self.clip)
+        found = descent_theory.forecast(instance, steps=self.steps, clip=self.clip)
         smoothness = self.smoothness
         if smoothness is None:
-            smoothness = descent_defaults.smoothness(instance)
+            smoothness = descent_theory.smoothness(instance)
             smoothness += 0.0 if self.shrinks else instance.penalty_smoothness
         if self.rows is None:  # in whitened coordinates the level is set afterwards
             found = found.noting(*level_notice(instance.problem.loss, None))
@@ -377,7 +374,7 @@ class GradientDescent(StepwiseSolver):
                 step_size=shown.step_size(self.step_size),
                 momentum=momentum,
             )
-        # Of whitened runs, from which `planning.improvement_share` estimates the quality of the model.
+        # Of whitened runs, from which `planning.improvement` estimates the quality of the model.
         evidence = None if self.rows is None else Evidence.of(points, gradients, deviations, self.clip)
         if self.returns == "corrected":
             settled = self._corrected(state, points, slopes, start, curator.public, problem)
@@ -466,9 +463,9 @@ class GradientDescent(StepwiseSolver):
         average = "settled" if self.returns == "corrected" else self.returns or "weighted"
         return mixing_ratios(average, self.steps, precision)
 
-    def _setting(self, instance: Instance) -> descent_defaults.Setting:
+    def _setting(self, instance: Instance) -> descent_theory.Setting:
         """The default clip, steps, step size and momentum, for those of these fields that are set."""
-        return descent_defaults.descent_setting(
+        return descent_theory.descent_setting(
             instance,
             clip=self.clip,
             steps=self.steps,
@@ -506,7 +503,7 @@ def objective_facts(
             f"the {instance.problem.loss.name} loss has no known bound on its curvature or on its value at 0: give "
             "`smoothness` and `gap`."
         )
-    noise = descent_defaults.noise_of_one(instance, clip)
+    noise = descent_theory.noise_of_one(instance, clip)
     return SmoothObjective(smoothness=smoothness, gap=gap, noise=noise, parameters=instance.parameters)
 
 

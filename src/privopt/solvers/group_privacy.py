@@ -18,8 +18,7 @@ from jaxtyping import Array
 
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.result import Outcome

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from privopt.problems.problem import Problem
-from privopt.solvers.guarded import guarded
+from privopt.solvers.fields import guarded
 
 
 class HeavyBallState(NamedTuple):

@@ -16,14 +16,23 @@ from jaxtyping import Array
 
 from privopt.curator.base import Curator
 from privopt.curator.handles import Held
-from privopt.ledger.events import Event, Sequence
+from privopt.ledger.events import Event, Sequence, repeat
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.gaussian_test import GaussianTest
-from privopt.mechanisms.sparse_test import SparseTest
+from privopt.mechanisms.tests import GaussianTest, SparseTest
 from privopt.planning import stable_mean as planning
 from privopt.planning.stable_mean import OUTLIERS, RADII, RATIO, StableNumbers
-from privopt.queries.held_huber import HuberCentre, HuberScore
-from privopt.queries.held_mean import HeldMean
+from privopt.queries.scores import HeldCount
+from privopt.queries.users import (
+    AcceptedMean,
+    ConcentrationScore,
+    FriendlyMean,
+    FriendlyWeight,
+    HeldMean,
+    HuberCentre,
+    HuberScore,
+    even,
+    require_replaced,
+)
 from privopt.status import Status
 
 Noisy = TypeVar("Noisy", bound=Gaussian)
@@ -310,3 +319,175 @@ def required(points: int, found: Found | None, workable: Callable[[int], bool]) 
     if found is None:
         raise planning.too_few(points, planning.smallest_enough(workable))
     return found
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Means of held points that keep those with many others nearby: with weights, and as the paper has it.
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftFriendlyMean(MeanBehindTest):
+    """The mean of the points weighted by how many others are near, see `queries.users`. Replaced points only.
+
+    Attributes:
+        within: r; most pairs of points are to be within it.
+        least_weight: W_min, above 3: the mean's noise is that of sensitivity 6 r / W_min.
+        test: how the total weight is released.
+        noise: of the mean.
+        fallback: radius of the clipped mean that takes its place; None to halt.
+    """
+
+    within: float
+    least_weight: float
+    test: GaussianTest
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_length("within", self.within)
+        if not self.least_weight > 3:
+            raise ValueError(
+                f"least_weight must be above 3, got {self.least_weight!r}: one point moves the weight by 3."
+            )
+
+    def event(self) -> Event:
+        """The test with its bad event, and the mean."""
+        return Sequence((self.test.event(), self.noise.event()))
+
+    def scaled(self, factor: float) -> Self:
+        """See `PrivateMean`."""
+        return replace(self, test=louder(self.test, factor), noise=louder(self.noise, factor))
+
+    def check(self, points: int, *, replaced: bool) -> None:
+        """See `PrivateMean`."""
+        require_replaced(Held(points=points, replaced=replaced))
+
+        def passes(count: int) -> bool:
+            return self.test.threshold(self.least_weight, 3.0) < count
+
+        required(points, True if passes(points) else None, passes)
+
+    def release(self, curator: Curator, held: Held, centre: Array) -> MeanRelease:
+        """See `PrivateMean`."""
+        self.check(held.points, replaced=held.replaced)
+        origin = jnp.asarray(centre, jnp.float64)
+        weight = FriendlyWeight(held=held, origin=origin, within=self.within)
+        threshold = self.test.threshold(self.least_weight, float(weight.sensitivity(curator.public)))
+        if float(curator.release(weight, self.test)) < threshold:
+            return self.failed(curator, held, origin)
+        mean = FriendlyMean(held=held, origin=origin, within=self.within, least_weight=self.least_weight)
+        return MeanRelease(origin + curator.release(mean, self.noise), Status.FINISHED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperOutlierMean(MeanBehindTest):
+    """The paper's outlier removal with exact constants, for comparison. Replaced points only.
+
+    See `queries.users`.
+
+    Attributes:
+        within: tau.
+        test: how the concentration score is released; its `bad_event_delta` holds `coupling_delta` too.
+        noise: of the mean.
+        coupling_delta: zeta, the probability that more decisions differ than the noise of the mean allows for.
+        fallback: radius of the clipped mean that takes its place; None to halt.
+    """
+
+    within: float
+    test: GaussianTest
+    coupling_delta: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_length("within", self.within)
+        if not 0 < self.coupling_delta < 1 or self.coupling_delta >= self.test.bad_event_delta:
+            raise ValueError(
+                f"coupling_delta must be positive and below the test's bad_event_delta = "
+                f"{self.test.bad_event_delta!r}, which pays for it, got {self.coupling_delta!r}."
+            )
+
+    def event(self) -> Event:
+        """The test with both bad events, and the mean."""
+        return Sequence((self.test.event(), self.noise.event()))
+
+    def scaled(self, factor: float) -> Self:
+        """See `PrivateMean`."""
+        return replace(self, test=louder(self.test, factor), noise=louder(self.noise, factor))
+
+    def check(self, points: int, *, replaced: bool) -> None:
+        """See `PrivateMean`."""
+        require_replaced(Held(points=points, replaced=replaced))
+
+        def passes(count: int) -> bool:
+            return count >= 4 and self._threshold(count) < even(count)
+
+        required(points, True if passes(points) else None, passes)
+
+    def _threshold(self, points: int) -> float:
+        count = even(points)
+        wrong_pass = replace(self.test, bad_event_delta=self.test.bad_event_delta - self.coupling_delta)
+        return wrong_pass.threshold(2.0 * count / 3.0, 2.0 * (count - 1) / count * (1.0 + 1e-12))
+
+    def release(self, curator: Curator, held: Held, centre: Array) -> MeanRelease:
+        """See `PrivateMean`."""
+        self.check(held.points, replaced=held.replaced)
+        origin = jnp.asarray(centre, jnp.float64)
+        score = ConcentrationScore(held=held, origin=origin, within=self.within)
+        if float(curator.release(score, self.test)) < self._threshold(held.points):
+            return self.failed(curator, held, origin)
+        lottery = jnp.asarray(np.random.default_rng(held.seed).random(held.points))
+        mean = AcceptedMean(
+            held=held, origin=origin, within=self.within, lottery=lottery, failure=self.coupling_delta
+        )
+        return MeanRelease(origin + curator.release(mean, self.noise), Status.FINISHED)
+
+
+# ---- A private radius that holds a given fraction of held points -------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormQuantile:
+    """A radius around a centre that holds about a fraction of the points, by bisection on noisy counts.
+
+    Attributes:
+        quantile: the fraction, in (0, 1).
+        smallest: below this no radius is tried; positive.
+        largest: nor above this.
+        steps: how many counts are released; the logarithm of the radius is halved by each.
+        noise: of each count.
+    """
+
+    quantile: float
+    smallest: float
+    largest: float
+    steps: int
+    noise: Gaussian
+
+    def __post_init__(self) -> None:
+        if not 0 < self.quantile < 1:
+            raise ValueError(f"quantile must be between 0 and 1, got {self.quantile!r}.")
+        require_length("smallest", self.smallest)
+        require_length("largest", self.largest)
+        if not self.smallest < self.largest:
+            raise ValueError(f"smallest must be below largest, got {self.smallest!r} and {self.largest!r}.")
+        if self.steps < 1:
+            raise ValueError(f"steps must be at least 1, got {self.steps!r}: each releases a count.")
+
+    def event(self) -> Event:
+        """All the counts."""
+        return repeat(self.noise.event(), self.steps)
+
+    def scaled(self, factor: float) -> "NormQuantile":
+        """The same with noise `factor` times as large."""
+        return replace(self, noise=louder(self.noise, factor))
+
+    def release(self, curator: Curator, held: Held, centre: Array) -> float:
+        """The radius."""
+        low, high = float(np.log(self.smallest)), float(np.log(self.largest))
+        for _ in range(self.steps):
+            middle = (low + high) / 2.0
+            count = HeldCount(
+                held=held, centre=jnp.asarray(centre, jnp.float64), radius=float(np.exp(middle))
+            )
+            inside = float(curator.release(count, self.noise))
+            low, high = (low, middle) if inside >= self.quantile * held.points else (middle, high)
+        return float(np.exp((low + high) / 2.0))

@@ -25,19 +25,17 @@ from scipy.optimize import brentq
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, Repeated, Sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import descent_defaults
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
+from privopt.planning import descent_theory
 from privopt.planning.notices import NOISE_IS_OFF
 from privopt.planning.plan import Bound
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
 from privopt.public import Public
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 from privopt.result import Outcome, ending
 from privopt.solvers.base import Solver
-from privopt.solvers.fields import derived, number
-from privopt.solvers.guarded import guarded
+from privopt.solvers.fields import derived, guarded, number
 
 # ---- Weight, budgets, prediction and bound of the private proximal point method ----------------------------
 # With m noisy subgradient steps on each F_t, and gradients of norm at most C:
@@ -109,7 +107,7 @@ class KLProximalPoint(Solver):
     most_steps: int = number(5000, at_least=1)
 
     def default_clip(self, instance: Instance) -> float:
-        return descent_defaults.default_clip(instance)
+        return descent_theory.default_clip(instance)
 
     def default_growth(self, instance: Instance) -> KL | None:
         return instance.growth

@@ -17,22 +17,19 @@ from jaxtyping import Array, Bool, Float
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import descent_defaults
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
+from privopt.planning import descent_theory
 from privopt.planning.kl_phases import ROUNDING, Phase, PhasePlanner
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
 from privopt.planning.plan import Bound, Finding
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
 from privopt.public import Public
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.gradient_difference import ClippedGradientDifference
+from privopt.queries.slopes import ClippedGradient, ClippedGradientDifference
 from privopt.result import Outcome, Status
 from privopt.solvers.base import Solver
-from privopt.solvers.fields import choice, derived, number, optional
-from privopt.solvers.guarded import guarded
+from privopt.solvers.fields import choice, derived, guarded, number, optional
 
 # ---- Defaults, bound and notices of KL Spider; `kl_phases` plans its phases --------------------------------
 # Source:
@@ -115,7 +112,7 @@ class KLSpider(Solver):
         if not instance.is_private:
             return math.inf
         exact = instance.gradient_bound
-        guessed = descent_defaults.guess(instance).slope * instance.public.row_bound
+        guessed = descent_theory.guess(instance).slope * instance.public.row_bound
         return exact if math.isfinite(exact) else guessed
 
     def default_curvature(self, instance: Instance) -> float:
@@ -125,7 +122,7 @@ class KLSpider(Solver):
         return self.curvature + instance.penalty_smoothness
 
     def default_most_steps(self, instance: Instance) -> int:
-        return MOST_STEPS if instance.is_private else descent_defaults.NOISELESS_STEPS
+        return MOST_STEPS if instance.is_private else descent_theory.NOISELESS_STEPS
 
     def configure(self, instance: Instance) -> Self:
         """See `Solver.configure`; the number of releases is that of the phases that the noise pays for."""

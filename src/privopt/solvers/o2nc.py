@@ -26,35 +26,32 @@ from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
 from privopt.curator.loops import ReleaseCall
-from privopt.ledger.events import Event, NoEvent, Parallel, repeat, sequence
-from privopt.ledger.sampling import EveryUnit, Poisson, Sampling
+from privopt.ledger.events import Event, EveryUnit, NoEvent, Parallel, Poisson, Sampling, repeat, sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import o2nc as planning
-from privopt.planning.effort import two_point_values
-from privopt.planning.forecast import Forecast
+from privopt.planning.averaging import two_point_values
 from privopt.planning.goldstein_certificate import (
     Certified,
     certificate_picture,
     free_findings,
     released_findings,
 )
-from privopt.planning.instance import Instance
-from privopt.planning.online_to_nonconvex import Places, places_of, step_length, whole_blocks
-from privopt.planning.picture import Picture
-from privopt.planning.plan import Finding
+from privopt.planning.o2nc import Places, places_of, step_length, whole_blocks
+from privopt.planning.plan import Finding, Picture
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.ball import ball_point, haar_block
 from privopt.problems.black_box import BlackBox
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser
 from privopt.proofs.gradient_spread import is_bounded
 from privopt.public import Public
-from privopt.queries.averaged_gradient import AveragedGradient
 from privopt.queries.base import MeanQuery
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.gradient_and_count import GradientAndCount, share_inside
-from privopt.queries.smoothed_gradient import JitteredGradient, SmoothedGradient
-from privopt.queries.value_gradient import ValueGradient
+from privopt.queries.gradient_norms import AveragedGradient, GradientAndCount, share_inside
+from privopt.queries.slopes import ClippedGradient
+from privopt.queries.smoothed import JitteredGradient, SmoothedGradient
+from privopt.queries.values import ValueGradient
 from privopt.result import Outcome, ending
+from privopt.solvers.base import StepwiseSolver
 from privopt.solvers.fields import choice, derived, number, optional
 from privopt.solvers.needs import Need, NoSet, SmoothPenalty
 from privopt.solvers.online_to_nonconvex import (
@@ -65,7 +62,6 @@ from privopt.solvers.online_to_nonconvex import (
     opened,
     schedule,
 )
-from privopt.solvers.stepwise import StepwiseSolver
 
 HEIGHT = 0.19  # the entry that counts a unit as within the clip, over the clip; it adds 1.8 % to the noise
 START_JITTER = 1e-3  # how far the start is moved off a possible kink, over D_1

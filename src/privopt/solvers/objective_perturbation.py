@@ -16,14 +16,13 @@ from jaxtyping import Array
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event
 from privopt.mechanisms.objective_perturbation import LARGEST_NORMAL, objective_event
-from privopt.planning import descent_defaults, huberised
+from privopt.planning import descent_theory, huberised
 from privopt.planning.coordinates import Coordinates
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.problem import Problem
 from privopt.public import Public
-from privopt.queries.perturbed_minimiser import PerturbedMinimiser
+from privopt.queries.minimisers import PerturbedMinimiser
 from privopt.result import Outcome, Status
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import derived
@@ -192,7 +191,7 @@ class ObjectivePerturbation(Solver):
     def _predicted_excess(self, instance: Instance) -> float:
         own = huberised.least_ridge(instance)
         strength = max(self.ridge_total, own)
-        noise = descent_defaults.noise_of_one(instance, self.clip)
+        noise = descent_theory.noise_of_one(instance, self.clip)
         excess = 0.5 * noise**2 * instance.public.d / strength
         excess += 0.5 * max(0.0, strength - own) * huberised.distance(instance) ** 2
         second = self.query(instance.problem).mechanism(

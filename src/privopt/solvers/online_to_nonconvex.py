@@ -10,7 +10,8 @@ the D_t of the start. The solvers say what g_t is; here it is a public vector.
 Source: Kornowski, Liu, Talwar 2024, Algorithm 2; Cutkosky, Mehta, Orabona 2023, Algorithm 1.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +20,26 @@ from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
 
 from privopt.curator.base import Curator
-from privopt.planning.online_to_nonconvex import Places, places_of
+from privopt.planning.averaging import Estimate, directions
+from privopt.planning.o2nc import Places, places_of
+from privopt.problems.ball import haar_block
 from privopt.problems.problem import Problem
 from privopt.problems.projections import project_l2_ball
-from privopt.solvers.guarded import guarded
+from privopt.queries.base import MeanQuery
+from privopt.queries.slopes import ClippedGradient, ClippedGradientDifference
+from privopt.queries.smoothed import (
+    JitteredGradient,
+    LuneDifference,
+    SmoothedDifference,
+    SmoothedGradient,
+    TranslatedDifference,
+)
+from privopt.queries.values import PlacedValueDifference, PlacedValueGradient, ValueDifference, ValueGradient
+from privopt.solvers.fields import guarded
+
+if TYPE_CHECKING:
+    from privopt.papers.single_pass_o2nc import SinglePassO2NC
+    from privopt.papers.variance_reduced_o2nc import VarianceReducedO2NC
 
 
 class Schedule(NamedTuple):
@@ -181,3 +198,111 @@ def result(state: ConversionState, *, flattest: bool) -> Float[Array, " *shape"]
 
 def _squares(rows: Float[Array, "K ..."]) -> Float[Array, " K"]:
     return jnp.sum(rows * rows, axis=tuple(range(1, rows.ndim)))
+
+
+# ---- The queries of variance-reduced methods: a gradient at a point, and its change between two points -----
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimates:
+    """What to ask for; see `planning.averaging`.
+
+    Attributes:
+        kind: of the estimate.
+        loss: of one record.
+        smoothing: radius of the ball over which it is averaged.
+        clip: C.
+        slope_clip: H.
+        draws: m, shifts of one unit.
+        key: public randomness of the directions; None where there are none.
+        placed: whether estimates from values are released in parameters, not along the directions.
+    """
+
+    kind: Estimate
+    loss: Any
+    smoothing: float
+    clip: float
+    slope_clip: float
+    draws: int
+    key: Array | None = None
+    placed: bool = False
+
+    @classmethod
+    def of(
+        cls, solver: "SinglePassO2NC | VarianceReducedO2NC", loss: Any, curator: Curator, *, placed: bool
+    ) -> "Estimates":
+        """Those of a configured solver; the curator draws what is random and public."""
+        key = None
+        if solver.estimate == "values":
+            key = jax.random.key(curator.public_seed("directions"))
+        return cls(
+            kind=solver.estimate,
+            loss=loss,
+            smoothing=solver.smoothing,
+            clip=solver.clip,
+            slope_clip=solver.slope_clip,
+            draws=solver.draws,
+            key=key,
+            placed=placed,
+        )
+
+    def gradient(self, at: Float[Array, " *shape"], turn: int) -> MeanQuery:
+        """The query of step `turn` for the gradient."""
+        match self.kind:
+            case "plain":
+                return ClippedGradient(loss=self.loss, at=at, clip=self.clip)
+            case "exact":
+                return SmoothedGradient(loss=self.loss, at=at, smoothing=self.smoothing, clip=self.clip)
+            case "lune" | "translate":
+                return JitteredGradient(loss=self.loss, at=at, smoothing=self.smoothing, clip=self.clip)
+            case "values":
+                return (PlacedValueGradient if self.placed else ValueGradient)(
+                    loss=self.loss,
+                    at=at,
+                    directions=self._directions(at.size, turn),
+                    smoothing=self.smoothing,
+                    clip=self.clip,
+                )
+
+    def change(self, at: Float[Array, " *shape"], before: Float[Array, " *shape"], turn: int) -> MeanQuery:
+        """The query of step `turn` for how the gradient changes from `before` to `at`."""
+        places: dict[str, Any] = {"loss": self.loss, "at": at, "anchor": before}
+        match self.kind:
+            case "plain":
+                return ClippedGradientDifference(
+                    **places, slope_clip=self.slope_clip, gradient_clip=self.clip
+                )
+            case "exact":
+                return SmoothedDifference(
+                    **places, smoothing=self.smoothing, clip=self.clip, slope_clip=self.slope_clip
+                )
+            case "lune":
+                return LuneDifference(**places, smoothing=self.smoothing, clip=self.clip)
+            case "translate":
+                return TranslatedDifference(
+                    **places,
+                    smoothing=self.smoothing,
+                    clip=self.clip,
+                    slope_clip=self.slope_clip,
+                    draws=self.draws,
+                )
+            case "values":
+                distance = float(jnp.sqrt(jnp.sum((at - before) ** 2)))
+                slope = min(self.slope_clip, 2.0 * self.clip / distance) if distance > 0 else self.slope_clip
+                return (PlacedValueDifference if self.placed else ValueDifference)(
+                    **places,
+                    directions=self._directions(at.size, turn),
+                    smoothing=self.smoothing,
+                    slope_clip=slope,
+                )
+
+    def read(self, query: MeanQuery, released: Array) -> Float[Array, " *shape"]:
+        """The gradient, or its change, from what was released."""
+        if isinstance(query, ValueGradient | ValueDifference) and not self.placed:
+            return query.gradient(released)
+        return released
+
+    def _directions(self, parameters: int, turn: int) -> Float[Array, "k p"]:
+        """The public orthonormal rows of step `turn`, the same at both points of a change."""
+        assert self.key is not None
+        return haar_block(jax.random.fold_in(self.key, turn), directions(parameters), parameters)

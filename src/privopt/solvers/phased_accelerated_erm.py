@@ -14,29 +14,23 @@ from jaxtyping import Array, Bool, Float
 
 from privopt.curator.base import Curator
 from privopt.curator.handles import Held, Stream
-from privopt.ledger.events import Event, NoEvent, Parallel, sequence
-from privopt.ledger.sampling import EveryUnit, Poisson, Sampling
+from privopt.ledger.events import Event, EveryUnit, NoEvent, Parallel, Poisson, Sampling, sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.gaussian_test import GaussianTest
-from privopt.mechanisms.sparse_test import SparseTest
-from privopt.mechanisms.tested_samples import TestedSamples
-from privopt.planning import descent_defaults, phases, stable_mean
+from privopt.mechanisms.tests import GaussianTest, SparseTest, TestedSamples
+from privopt.planning import descent_theory, stable_mean, users
 from privopt.planning import phased_accelerated_erm as planning
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
 from privopt.planning.stable_mean import OUTLIERS, StableNumbers
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, StatisticOfHeld
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.gradient_and_count import GradientAndCount, share_inside
-from privopt.queries.held_huber import HuberCentre, HuberScore
-from privopt.queries.held_mean import HeldMean
-from privopt.queries.top_curvature import TopCurvature
+from privopt.queries.gradient_norms import GradientAndCount, share_inside
+from privopt.queries.moments import TopCurvature
+from privopt.queries.slopes import ClippedGradient
+from privopt.queries.users import HeldMean, HuberCentre, HuberScore
 from privopt.result import Outcome, ending
 from privopt.solvers.base import Solver
-from privopt.solvers.fields import choice, derived, number, optional
-from privopt.solvers.guarded import guarded
+from privopt.solvers.fields import choice, derived, guarded, number, optional
 from privopt.solvers.held_means import MeanRelease, StableMean
 from privopt.status import Status
 
@@ -347,10 +341,10 @@ class PhasedAcceleratedERM(Solver):
         return planning.probe_share(self, instance)
 
     def default_distance(self, instance: Instance) -> float:
-        return phases.distance(instance)
+        return users.distance(instance)
 
     def default_smoothness(self, instance: Instance) -> float:
-        return descent_defaults.smoothness(instance) + instance.penalty_smoothness
+        return descent_theory.smoothness(instance) + instance.penalty_smoothness
 
     def default_strength(self, instance: Instance) -> float:
         return planning.strength(self, instance)
@@ -416,7 +410,7 @@ class PhasedAcceleratedERM(Solver):
         counts = planning.steps(self)
         if self.reuse:
             return self.rate * sum(counts)
-        weights = phases.phase_sizes(10**9, self.phases, self.share_decay)
+        weights = users.phase_sizes(10**9, self.phases, self.share_decay)
         return self.rate * math.fsum(
             count * weight / 1e9 for count, weight in zip(counts, weights, strict=True)
         )
@@ -427,7 +421,7 @@ class PhasedAcceleratedERM(Solver):
             return 0
         units = public.n
         if not self.reuse:
-            units = max(phases.phase_sizes(public.n, self.phases, self.share_decay))
+            units = max(users.phase_sizes(public.n, self.phases, self.share_decay))
         return units * math.prod(problem.parameter_shape(public))
 
     def forecast(self, instance: Instance) -> Forecast:
@@ -467,7 +461,7 @@ class PhasedAcceleratedERM(Solver):
         if self.reuse or self.phases == 0:
             parts = [curator] * self.phases
         else:
-            sizes = phases.phase_sizes(curator.public.n, self.phases, self.share_decay)
+            sizes = users.phase_sizes(curator.public.n, self.phases, self.share_decay)
             parts = curator.blocks(sizes)
         yield from zip(parts, planning.strengths(self), self.lengths, strict=True)
 

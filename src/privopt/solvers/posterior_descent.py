@@ -23,19 +23,18 @@ from numpy.typing import NDArray
 from privopt.curator.base import Curator
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning.coordinates import Coordinates, RowSpectrum
-from privopt.planning.instance import Instance
 from privopt.planning.plan import Finding
+from privopt.planning.task import Instance
 from privopt.planning.whitening import NOISELESS_STEPS
 from privopt.problems.losses import Logistic
-from privopt.problems.mapped_ridge import strongest
 from privopt.problems.problem import Problem
+from privopt.problems.regularisers import strongest
 from privopt.public import Public
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 from privopt.result import Outcome, ending
-from privopt.solvers.fields import derived, optional
+from privopt.solvers.base import StepwiseSolver
+from privopt.solvers.fields import derived, guarded, optional
 from privopt.solvers.gradient_descent import GradientDescent
-from privopt.solvers.guarded import guarded
-from privopt.solvers.stepwise import StepwiseSolver
 
 # ---- Whitened descent with posterior shrinkage: evidence, ridge, heat, cooling, curvature. Utility only ----
 # All of it is in the eigenbasis of the released second moment, in which w = B v and the loss is logistic. With h the

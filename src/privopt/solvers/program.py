@@ -11,11 +11,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from privopt.ledger.events import Event
-from privopt.planning.effort import data_bytes, loading_seconds
-from privopt.planning.forecast import Forecast
+from privopt.planning.averaging import data_bytes, loading_seconds
 from privopt.planning.notices import NO_RELEASES, extreme_epsilon
 from privopt.planning.plan import Finding, Plan
-from privopt.planning.task import Task
+from privopt.planning.task import Forecast, Task
 from privopt.public import Public
 from privopt.solvers.fields import check_fields, declared
 from privopt.solvers.needs import Need

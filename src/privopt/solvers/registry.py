@@ -19,7 +19,7 @@ from privopt import papers
 from privopt.errors import NotPriceable
 from privopt.planning import o2nc
 from privopt.planning.counts import constant_column
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems.black_box import BlackBox
 from privopt.problems.constraints import Constraint, L1Ball, Polytope, Product, Simplex
@@ -27,7 +27,7 @@ from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.losses import Poisson, RecordLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public
-from privopt.queries.effects import require_pure_loss
+from privopt.queries.safeguards import require_pure_loss
 from privopt.solvers import user_federated_averaging
 from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
@@ -51,7 +51,7 @@ from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescen
 from privopt.solvers.svrg import SVRG
 from privopt.solvers.user_federated_averaging import UserFederatedAveraging
 from privopt.solvers.user_gradient_descent import UserGradientDescent
-from privopt.solvers.vertex_anytime import VertexAnytime
+from privopt.solvers.vertices import VertexAnytime
 from privopt.solvers.warm_start import WarmStart
 from privopt.solvers.whitening import Whitening
 from privopt.solvers.worst_group_descent import WorstGroupDescent

@@ -13,19 +13,18 @@ from jaxtyping import Array
 
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event
-from privopt.planning import descent_defaults
+from privopt.planning import descent_theory
 from privopt.planning.descent_theory import budget_shares, predicted_path, trace_ratio
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
 from privopt.planning.kl_theory import horizon
 from privopt.planning.notices import long_steps
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.result import Outcome
+from privopt.solvers.base import StepwiseSolver
 from privopt.solvers.fields import derived, number
 from privopt.solvers.gradient_descent import GradientDescent
-from privopt.solvers.stepwise import StepwiseSolver
 
 # ---- Steps, schedule and prediction of gradient descent whose noise falls geometrically --------------------
 # With R_w a guess of how far the solution is, p parameters, and s the noise of one gradient that the whole budget
@@ -82,10 +81,10 @@ class ScheduledGradientDescent(StepwiseSolver):
     growth: KL | None = None
 
     def default_clip(self, instance: Instance) -> float:
-        return descent_defaults.default_clip(instance)
+        return descent_theory.default_clip(instance)
 
     def default_curvature(self, instance: Instance) -> float:
-        return descent_defaults.smoothness(instance)
+        return descent_theory.smoothness(instance)
 
     def default_step_size(self, instance: Instance) -> float:
         return 1.0 / self.assumed_smoothness(instance)
@@ -100,7 +99,7 @@ class ScheduledGradientDescent(StepwiseSolver):
         """T of the horizon rule, or the fewest steps with nearly the best prediction."""
         if not instance.is_private:
             return self.most_steps
-        noise = descent_defaults.noise_of_one(instance, self.clip)
+        noise = descent_theory.noise_of_one(instance, self.clip)
         longest = horizon(self.distance, instance.parameters, noise)
         by_horizon = math.ceil(min(longest / self.step_size, self.most_steps))
         candidates = sorted(
@@ -133,7 +132,7 @@ class ScheduledGradientDescent(StepwiseSolver):
 
     def forecast(self, instance: Instance) -> Forecast:
         """The recursion of `predicted_path`, where the growth is known."""
-        plain = descent_defaults.forecast(instance, steps=self.steps, clip=self.clip)
+        plain = descent_theory.forecast(instance, steps=self.steps, clip=self.clip)
         plain = plain.noting(*long_steps(self.step_size, self.assumed_smoothness(instance)))
         excess = self.predicted_excess(instance, self.steps) if self.steps else None
         if excess is None:
@@ -161,7 +160,7 @@ class ScheduledGradientDescent(StepwiseSolver):
         growth, clip = self.growth, self.clip
         if growth is None or growth.kappa > 2.0 or not math.isfinite(growth.gap_within(clip)):
             return None  # above 2 no objective is smooth, which the recursion takes it to be
-        noise = descent_defaults.noise_of_one(instance, clip)
+        noise = descent_theory.noise_of_one(instance, clip)
         shares = budget_shares("geometric", steps, contraction(self.ratio, steps))
         curved = self.assumed_smoothness(instance)
         return predicted_path(

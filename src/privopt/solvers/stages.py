@@ -13,12 +13,13 @@ from jaxtyping import Array
 
 from privopt.curator.base import Curator
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import quantile_level, rescaling
+from privopt.planning import counts
+from privopt.planning import shrinkage as rescaling
 from privopt.planning.coordinates import RowSpectrum
 from privopt.planning.shrinkage import NoisePath, shrinkage
 from privopt.problems.losses import GLMLoss, Quantile
 from privopt.problems.problem import Problem
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 
 
 class Stage(NamedTuple):
@@ -45,12 +46,12 @@ class Stage(NamedTuple):
 # ---- The intercept of a quantile fit at which the share of targets below it is its level -------------------
 # The rows are mapped to two columns: the released model's prediction (scaled down) and the column of ones. The slope by
 # the second is the share of targets below the fit less the level, so a release is a clipped gradient of two entries;
-# see `planning.quantile_level`.
+# see `planning.counts`.
 def at_level(curator: Curator, loss: Quantile, params: Array, constant: int, *, noise: Gaussian) -> Array:
     """The parameters (d,) with the intercept moved by bisection, one released gradient per halving.
 
     Args:
-        curator: answers K gradients of two entries, K by `planning.quantile_level`.
+        curator: answers K gradients of two entries, K by `planning.counts`.
         loss: the pinball loss that was minimised; its smoothing is left out here.
         params: the released result, (d,).
         constant: the index of the column of ones.
@@ -59,25 +60,25 @@ def at_level(curator: Curator, loss: Quantile, params: Array, constant: int, *, 
     found = np.nan_to_num(np.asarray(params, np.float64))
     longest = curator.public.row_bound * max(float(np.linalg.norm(found)), 1e-3)
     # The column of predictions times this is at most THIN long, so it adds next to nothing to the clip and sensitivity.
-    thin = quantile_level.THIN / longest
+    thin = counts.THIN / longest
     basis = np.zeros((len(found), 2))
     basis[:, 0], basis[constant, 1] = thin * found, 1.0
     corner = Quantile(loss.level)
-    clip = corner.facts.lipschitz * math.hypot(1.0, quantile_level.THIN) * (1.0 + 1e-6)
+    clip = corner.facts.lipschitz * math.hypot(1.0, counts.THIN) * (1.0 + 1e-6)
     curator.announce("level of the quantile")
     view = curator.view(basis, curator.public.row_bound * float(np.linalg.norm(basis)) * (1.0 + 1e-6))
-    low, high = -quantile_level.FARTHEST, quantile_level.FARTHEST
-    for _ in range(quantile_level.steps(is_private=noise.noise_multiplier > 0)):
+    low, high = -counts.FARTHEST, counts.FARTHEST
+    for _ in range(counts.steps(is_private=noise.noise_multiplier > 0)):
         at = jnp.asarray([1.0 / thin, 0.5 * (low + high)])
         slope = view.release(ClippedGradient(loss=corner, at=at, clip=clip), noise)[1]
-        low, high = quantile_level.halved(low, high, float(slope))
+        low, high = counts.halved(low, high, float(slope))
     found[constant] += 0.5 * (low + high)
     return jnp.asarray(found)
 
 
 # ---- Scale and shift of a result's predictions, learnt from gradients by these two numbers alone -----------
 # The rows are mapped to two columns that follow from the result and the released second moment, so every release is a
-# clipped gradient of two entries; `planning.rescaling` has the columns, the prior and the update of the estimate.
+# clipped gradient of two entries; `planning.shrinkage` has the columns, the prior and the update of the estimate.
 def rescaled(
     curator: Curator,
     problem: Problem,

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from privopt.curator.base import Curator
-from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.problems.glm import Loss
 from privopt.queries.gradient_norms import GradientNorms
 

@@ -16,20 +16,18 @@ from jaxtyping import Array, Float
 from privopt.curator.base import Curator
 from privopt.curator.loops import ReleaseCall
 from privopt.ledger.calibration import calibrate
-from privopt.ledger.events import Event, Repeated
-from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson, Sampling
+from privopt.ledger.events import Event, EveryUnit, FixedSize, Poisson, Repeated, Sampling
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import descent_defaults
+from privopt.planning import descent_theory
 from privopt.planning.coordinates import Coordinates
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.problem import Problem
 from privopt.public import Public, Relation
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 from privopt.result import Outcome, ending
+from privopt.solvers.base import StepwiseSolver
 from privopt.solvers.fields import choice, derived, number, optional
 from privopt.solvers.heavy_ball import HeavyBallState, heavy_ball_step
-from privopt.solvers.stepwise import StepwiseSolver
 
 # ---- Defaults and forecast of sampled gradient descent -----------------------------------------------------
 # Clip and step count are those of full-batch descent, but at least 200 steps, since each is cheap; steps have size
@@ -92,10 +90,10 @@ class StochasticGradientDescent(StepwiseSolver):
 
     def default_steps(self, instance: Instance) -> int:
         """Those of full-batch descent, and more where they are few."""
-        return max(descent_defaults.descent_setting(instance, clip=self.clip).steps, FEWEST_STEPS)
+        return max(descent_theory.descent_setting(instance, clip=self.clip).steps, FEWEST_STEPS)
 
     def default_clip(self, instance: Instance) -> float:
-        return descent_defaults.default_clip(instance)
+        return descent_theory.default_clip(instance)
 
     def default_rate(self, instance: Instance) -> float:
         """q."""
@@ -120,7 +118,7 @@ class StochasticGradientDescent(StepwiseSolver):
 
     def default_step_size(self, instance: Instance) -> float:
         """1 / (L + lam)."""
-        return descent_defaults.descent_setting(instance).step_size / descent_defaults.STEP_FACTOR
+        return descent_theory.descent_setting(instance).step_size / descent_theory.STEP_FACTOR
 
     def longest_step(self, instance: Instance) -> float:
         """Of heavy ball."""
@@ -130,7 +128,7 @@ class StochasticGradientDescent(StepwiseSolver):
         """No prediction; a notice where the step size is too large."""
         smoothness = self.smoothness
         if smoothness is None:
-            smoothness = descent_defaults.smoothness(instance) + instance.penalty_smoothness
+            smoothness = descent_theory.smoothness(instance) + instance.penalty_smoothness
         limit = 2.0 * (1.0 + self.momentum) / smoothness
         if self.step_size <= limit:
             return Forecast()

@@ -25,17 +25,14 @@ from privopt.curator.loops import ReleaseCall
 from privopt.errors import NotPriceable
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
-from privopt.ledger.events import Event, repeat, sequence
-from privopt.ledger.sampling import EveryUnit, Poisson, Sampling
+from privopt.ledger.events import Event, EveryUnit, Poisson, Sampling, repeat, sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import descent_defaults
+from privopt.planning import descent_theory
 from privopt.planning.coordinates import Coordinates
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.problem import Problem
 from privopt.public import Public, Relation
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.gradient_difference import ClippedGradientDifference
+from privopt.queries.slopes import ClippedGradient, ClippedGradientDifference
 from privopt.result import Outcome, ending
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import choice, derived
@@ -83,7 +80,7 @@ RADIUS = 20.0  # times 1 / R: twice the guessed distance of the optimum from the
 def condition_number(instance: Instance) -> float:
     """kappa = 1 + L / lam, infinite without a ridge; for one that leaves a coordinate free, lam is its strength."""
     ridge = instance.ridge or instance.penalty_smoothness
-    return 1.0 + descent_defaults.smoothness(instance) / ridge if ridge > 0 else math.inf
+    return 1.0 + descent_theory.smoothness(instance) / ridge if ridge > 0 else math.inf
 
 
 def sampling_of(rate: float) -> Sampling:
@@ -252,7 +249,7 @@ class SVRG(Solver):
         return DOUBLING_GROWTH if self._is_doubling() else GROWTH
 
     def default_clip(self, instance: Instance) -> float:
-        return descent_defaults.default_clip(instance)
+        return descent_theory.default_clip(instance)
 
     def default_difference_clip(self, instance: Instance) -> float:
         return DIFFERENCE_CLIP if instance.is_private else math.inf
@@ -262,7 +259,7 @@ class SVRG(Solver):
 
     def default_step_size(self, instance: Instance) -> float:
         """eta, by the table above the class."""
-        smoothness = descent_defaults.smoothness(instance) + instance.penalty_smoothness
+        smoothness = descent_theory.smoothness(instance) + instance.penalty_smoothness
         if self._is_doubling():
             return MOMENTUM_STEP / smoothness
         step = 1.0 / smoothness
@@ -291,7 +288,7 @@ class SVRG(Solver):
 
     def default_curvature(self, instance: Instance) -> float:
         # Defined after the defaults that ask whether it was given: they are derived in this order.
-        return descent_defaults.smoothness(instance)
+        return descent_theory.smoothness(instance)
 
     def default_snapshot_multipliers(self, instance: Instance) -> tuple[float, ...] | None:
         """z0 per epoch: 1 / z0^2 adds up to f mu^2 and grows by gamma; None where the solver falls back."""
@@ -551,8 +548,8 @@ class SVRG(Solver):
                 f"{nu:.3g}, and it must not exceed {largest:g}. More units or a larger epsilon would help."
             )
             return replace(found, notices=(why, *found.notices))
-        passes = descent_defaults.descent_setting(instance, clip=self.clip).steps
-        notices = [*descent_defaults.forecast(instance, steps=passes, clip=self.clip).notices]
+        passes = descent_theory.descent_setting(instance, clip=self.clip).steps
+        notices = [*descent_theory.forecast(instance, steps=passes, clip=self.clip).notices]
         if self.variant == "paper":
             notices.append(
                 "variant='paper' releases a fresh gradient in every inner step: it reproduces the published algorithm, "
@@ -581,7 +578,7 @@ class SVRG(Solver):
             return 0.0, "the noise is off"
         if instance.ridge == 0 or count == 0 or self.variant == "paper":
             return None, "no formula without a ridge on every coordinate"
-        noise = descent_defaults.noise_of_one(instance, self.clip)
+        noise = descent_theory.noise_of_one(instance, self.clip)
         share = self.snapshot_share * (growth ** (count - 1) / sum(growth**s for s in range(count)))
         excess = 0.5 * noise**2 * instance.parameters / (instance.ridge * share)
         return instance.capped(excess), "an upper estimate: the ridge's curvature only"

@@ -21,25 +21,22 @@ from privopt.curator.base import Curator
 from privopt.curator.handles import Held
 from privopt.ledger.events import Event, repeat, sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.gaussian_test import GaussianTest
-from privopt.planning import descent_defaults, effort, stable_mean
-from privopt.planning.averaging import Average, mixing_ratios
-from privopt.planning.effort import RELEASE_SECONDS
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
+from privopt.mechanisms.tests import GaussianTest
+from privopt.planning import averaging, descent_theory, stable_mean
+from privopt.planning.averaging import RELEASE_SECONDS, Average, mixing_ratios
 from privopt.planning.notices import NOISE_IS_OFF, large_delta, long_steps
 from privopt.planning.plan import Finding
+from privopt.planning.task import Forecast, Instance
 from privopt.planning.users import faint_users, one_shot_noise, require_workable
 from privopt.problems.constraints import Constraint
 from privopt.problems.glm import GLMLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public, Relation
-from privopt.queries.held_count import HeldCount
-from privopt.queries.local_pass import LocalPass
+from privopt.queries.lots import LocalPass
+from privopt.queries.scores import HeldCount
 from privopt.result import Outcome, ending
 from privopt.solvers.base import Solver
-from privopt.solvers.fields import choice, derived, number
-from privopt.solvers.guarded import guarded
+from privopt.solvers.fields import choice, derived, guarded, number
 from privopt.solvers.held_means import ClippedMean, PrivateMean, StableMean
 from privopt.solvers.needs import Need, Users
 from privopt.status import Status
@@ -82,7 +79,7 @@ SEQUENTIAL = 3.0  # time of a local step over that of a record in a pass of grad
 
 def step_size(instance: Instance) -> float:
     """eta of the first round."""
-    return 1.0 / (descent_defaults.smoothness(instance) + instance.penalty_smoothness)
+    return 1.0 / (descent_theory.smoothness(instance) + instance.penalty_smoothness)
 
 
 def longest(instance: Instance) -> float:
@@ -119,12 +116,12 @@ def has_corners(instance: Instance) -> bool:
 def pass_seconds(problem: Problem, public: Public) -> float:
     """Rough time of one round of local passes."""
     own = None if isinstance(problem.loss, GLMLoss) else math.prod(problem.parameter_shape(public))
-    return SEQUENTIAL * effort.pass_seconds(public, problem.loss.outputs, own=own)
+    return SEQUENTIAL * averaging.pass_seconds(public, problem.loss.outputs, own=own)
 
 
 def reading_seconds(problem: Problem, public: Public) -> float:
     """Rough time of reading every user's kept move once."""
-    return public.n * math.prod(problem.parameter_shape(public)) * 8 * 8 * effort.BYTE_SECONDS
+    return public.n * math.prod(problem.parameter_shape(public)) * 8 * 8 * averaging.BYTE_SECONDS
 
 
 class FederatedState(NamedTuple):
@@ -324,7 +321,7 @@ class UserFederatedAveraging(Solver):
 
     def forecast(self, instance: Instance) -> Forecast:
         """The noise of the means, where a formula says how the objective feels it."""
-        curved = descent_defaults.smoothness(instance) + instance.penalty_smoothness
+        curved = descent_theory.smoothness(instance) + instance.penalty_smoothness
         steps = long_steps(self.step_size, curved)
         if not instance.is_private:
             return Forecast(
@@ -394,7 +391,7 @@ class UserFederatedAveraging(Solver):
         (phi'' R^2 / 2) (s c / n)^2 P^2 / (2 rho), R^2 standing for the trace of the rows' second moment and
         c = D / 2, half of the way to the optimum.
         """
-        public, curvature = instance.public, descent_defaults.smoothness(instance)
+        public, curvature = instance.public, descent_theory.smoothness(instance)
         clip = DISTANCE / public.row_bound / 2.0
         spread = public.relation.factor * clip / (public.n * instance.mu)
         return 0.5 * curvature * spread**2 * self.rounds**2 / (1.0 - self.count_share)

@@ -21,25 +21,21 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from privopt.curator.base import Curator
-from privopt.ledger.events import Event, Repeated, sequence
-from privopt.ledger.sampling import EveryUnit, Poisson, Sampling
+from privopt.ledger.events import Event, EveryUnit, Poisson, Repeated, Sampling, sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import user_gradient_descent as planning
 from privopt.planning.averaging import Average, mixing_ratios
 from privopt.planning.coordinates import Coordinates
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
 from privopt.planning.plan import Finding
+from privopt.planning.task import Forecast, Instance
 from privopt.planning.users import require_workable
 from privopt.problems.problem import Problem
 from privopt.public import Public
-from privopt.queries.gradient_and_count import GradientAndCount, share_inside
-from privopt.queries.total_weight import TotalWeight
+from privopt.queries.gradient_norms import GradientAndCount, share_inside
+from privopt.queries.moments import TotalWeight
 from privopt.result import Outcome, ending
-from privopt.solvers.base import in_original
-from privopt.solvers.fields import choice, derived, number, optional
-from privopt.solvers.guarded import guarded
-from privopt.solvers.stepwise import StepwiseSolver
+from privopt.solvers.base import StepwiseSolver, in_original
+from privopt.solvers.fields import choice, derived, guarded, number, optional
 
 LEAST_WEIGHT = 0.01  # the mean weight is not taken for less: few users own a hundredth of the cap
 

@@ -17,16 +17,15 @@ from scipy.stats import qmc
 
 from privopt.curator.base import Curator
 from privopt.ledger.calibration import calibrate
+from privopt.ledger.curves import part_of
 from privopt.ledger.events import Event, sequence
-from privopt.ledger.gaussian_dp import part_of
-from privopt.mechanisms.exponential import ExponentialMechanism
-from privopt.planning.effort import records
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
+from privopt.mechanisms.choice import ExponentialMechanism
+from privopt.planning.averaging import records
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.black_box import BlackBox
 from privopt.problems.problem import Problem
 from privopt.public import Public
-from privopt.queries.candidate_values import CandidateValues
+from privopt.queries.values import CandidateValues
 from privopt.result import Outcome
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import derived, number

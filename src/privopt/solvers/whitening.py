@@ -22,23 +22,20 @@ from privopt.curator.base import Curator
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import counts, improvement_words, quantile_level, rescaling
+from privopt.planning import counts, improvement, shrinkage
 from privopt.planning import whitening as planning
+from privopt.planning.averaging import mapping_seconds, second_moment_seconds
 from privopt.planning.counts import RELATIVE_TO_THE_MEAN, CountsRule
-from privopt.planning.effort import mapping_seconds, second_moment_seconds
-from privopt.planning.forecast import Forecast
-from privopt.planning.improvement_share import improvement_share
-from privopt.planning.improvement_words import expected
-from privopt.planning.instance import Instance
+from privopt.planning.improvement import expected, improvement_share
 from privopt.planning.plan import IMPROVEMENT_SHARE, Finding
-from privopt.planning.usable import Usable, announced, moment_deviation, tells
+from privopt.planning.row_length import Usable, announced, moment_deviation, tells
+from privopt.planning.task import Forecast, Instance
 from privopt.planning.user_whitening import UserCountsRule, UserWhiteningRule
 from privopt.planning.whitening import WhiteningRule
 from privopt.problems.losses import GLMLoss, Huber, Logistic, Loss, Quantile, SmoothedHinge, Softmax, Squared
 from privopt.problems.problem import Problem
 from privopt.public import Public
-from privopt.queries.second_moment import SecondMoment, unpack
-from privopt.queries.target_magnitudes import TargetMagnitudes
+from privopt.queries.moments import SecondMoment, TargetMagnitudes, unpack
 from privopt.result import Outcome
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import number, optional
@@ -117,10 +114,10 @@ class Whitening(Solver):
         level_share: fraction of mu^2 that tells how large counts are, see `planning.counts`; 0 for no such release.
             Default: by n and the budget for counts with a constant column, else 0.
         rescaling_share: fraction of mu^2 that tells scale and shift of the predictions after the inner solver, see
-            `planning.rescaling`; 0 for no such releases. Default: by n and the budget for records of two classes and
+            `planning.shrinkage`; 0 for no such releases. Default: by n and the budget for records of two classes and
             for the squared loss with a constant column, where `share` leaves room for it, else 0.
         quantile_share: fraction of mu^2 that sets the share of targets below a quantile fit to its level after the
-            inner solver, see `planning.quantile_level`; 0 for no such releases. Default: by n and the budget for
+            inner solver, see `planning.counts`; 0 for no such releases. Default: by n and the budget for
             records with a constant column, else 0.
         rule: from the released second moment to coordinates, one class per unit and kind of target; set by `configure`.
         rescaling_clip: C of those releases, set by `configure`.
@@ -257,11 +254,11 @@ class Whitening(Solver):
             level_share = counts.level_share(instance, self.share) if plain else 0.0
         rescaling_share = self.rescaling_share
         if rescaling_share is None or not instance.is_private:
-            rescaling_share = rescaling.default_share(instance) if isinstance(inner, GradientDescent) else 0.0
+            rescaling_share = shrinkage.default_share(instance) if isinstance(inner, GradientDescent) else 0.0
             rescaling_share = rescaling_share if self.share + rescaling_share < 1.0 else 0.0
         quantile_share = self.quantile_share
         if quantile_share is None:
-            quantile_share = quantile_level.default_share(instance)
+            quantile_share = counts.default_share(instance)
             quantile_share = quantile_share if self.share + quantile_share < 1.0 else 0.0
         beside = level_share + rescaling_share + quantile_share
         inner_task = planning.inner_instance(instance, self.share, beside)
@@ -287,7 +284,7 @@ class Whitening(Solver):
             rescaling_share=rescaling_share,
             quantile_share=quantile_share,
             moment_bound=public_rule.row_bound,
-            rescaling_clip=rescaling.clip_for(instance, rescaling_share) if rescaling_share else None,
+            rescaling_clip=shrinkage.clip_for(instance, rescaling_share) if rescaling_share else None,
         )
 
     def configure(self, instance: Instance) -> Self:
@@ -317,9 +314,9 @@ class Whitening(Solver):
             _splits_in_two(self.inner) or isinstance(self.inner, UserGradientDescent)
         ):
             return f"level_share is for gradient descent, all steps alike, not for {self.inner.title}"
-        if self.quantile_share and not quantile_level.applies(problem, public):
+        if self.quantile_share and not counts.applies(problem, public):
             return "quantile_share is for records, a quantile loss and Problem(..., constant=...)"
-        if self.rescaling_share and (self.weighs_groups or not rescaling.applies(problem, public)):
+        if self.rescaling_share and (self.weighs_groups or not shrinkage.applies(problem, public)):
             return "rescaling_share is for records of two classes, or the squared loss, and Problem(..., constant=...)"
         if not self.inner.preconditions:
             return f"{self.inner.title} does not run in other coordinates"
@@ -349,9 +346,9 @@ class Whitening(Solver):
         notices = self.inner.forecast(instance).notices
         if self.quantile_share:
             public, ratio = instance.public, self.share / self.quantile_share
-            steps = quantile_level.steps(is_private=instance.is_private)
+            steps = counts.steps(is_private=instance.is_private)
             noise = self.noise_multiplier * math.sqrt(ratio * steps) / public.n
-            notices += quantile_level.level_notice(instance.problem.loss, noise)
+            notices += counts.level_notice(instance.problem.loss, noise)
         if not instance.is_private:
             return Forecast(excess=0.0, meaning="the noise is off", notices=notices)
         if self.level_share:
@@ -479,7 +476,7 @@ class Whitening(Solver):
         found = improvement_share(rule, released, outcome.evidence, problem.loss, outcome.params, public)
         if found is None:
             return outcome
-        said = improvement_words.findings(found, public, rule.budget)
+        said = improvement.findings(found, public, rule.budget)
         return outcome._replace(findings={**outcome.findings, **said})
 
     # The stages that release beside the second moment and the inner solver, and what each spends ---------------------
@@ -489,12 +486,12 @@ class Whitening(Solver):
 
     def _rescaling(self) -> Stage:
         """The gradients by scale and shift of the predictions."""
-        return Stage(self.rescaling_share or 0.0, rescaling.STEPS)
+        return Stage(self.rescaling_share or 0.0, shrinkage.STEPS)
 
     def _quantile(self) -> Stage:
         """The shares of targets below a quantile fit."""
         is_private = bool(self.quantile_share) and self.noise_multiplier > 0
-        return Stage(self.quantile_share or 0.0, quantile_level.steps(is_private=is_private))
+        return Stage(self.quantile_share or 0.0, counts.steps(is_private=is_private))
 
     def _beside(self) -> list[Stage]:
         """Those that release something, in the order in which they run."""

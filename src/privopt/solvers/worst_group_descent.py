@@ -17,24 +17,20 @@ from numpy.typing import NDArray
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, Repeated, sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import descent_defaults
+from privopt.planning import descent_theory
 from privopt.planning.coordinates import Coordinates
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
 from privopt.planning.plan import Finding
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.constraints import L1Ball, Product
 from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public
-from privopt.queries.group_losses import GroupLosses, GroupShares
-from privopt.queries.grouped_gradient import GroupedGradient
+from privopt.queries.groups import GroupedGradient, GroupLosses, GroupShares
 from privopt.result import Outcome, ending
 from privopt.solvers.base import Solver
-from privopt.solvers.fields import derived, number
-from privopt.solvers.group_findings import findings, weights_picture
-from privopt.solvers.group_weights import GroupPlayer
-from privopt.solvers.guarded import guarded
+from privopt.solvers.fields import derived, guarded, number
+from privopt.solvers.group_weights import GroupPlayer, findings, weights_picture
 
 # ---- Defaults and forecast of descent for the worst group. Utility only ------------------------------------
 # clip        1.5 times the steepest slope times the length of a row: what was best on generated records of 50 features;
@@ -175,8 +171,8 @@ class WorstGroupDescent(Solver):
         public, curvature = instance.public, grouped(instance.problem).curvature
         if _on_l1_ball(instance.problem) and math.isfinite(curvature):
             return 1.0 / (4.0 * curvature * public.row_bound**2 / public.d + instance.penalty_smoothness)
-        return descent_defaults.STEP_FACTOR / (
-            descent_defaults.smoothness(instance) + instance.penalty_smoothness
+        return descent_theory.STEP_FACTOR / (
+            descent_theory.smoothness(instance) + instance.penalty_smoothness
         )
 
     def default_group_share(self, instance: Instance) -> float:

@@ -15,20 +15,18 @@ from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
 from privopt.ledger.calibration import calibrate
+from privopt.ledger.curves import part_of
 from privopt.ledger.events import Event, Repeated, leaf_counts, sequence
-from privopt.ledger.gaussian_dp import part_of
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.exponential import ExponentialMechanism
-from privopt.planning.forecast import Forecast
-from privopt.planning.instance import Instance
+from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
-from privopt.planning.task import Task
+from privopt.planning.task import Forecast, Instance, Task
 from privopt.problems.constraints import Box, Constraint, L1Ball, Product
 from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser
 from privopt.public import Public
-from privopt.queries.grouped_gradient import GroupedVertexScores
+from privopt.queries.groups import GroupedVertexScores
 from privopt.result import Outcome
 from privopt.solvers import worst_group_descent
 from privopt.solvers.base import Solver

@@ -18,21 +18,16 @@ from privopt.curator.handles import HiddenMean
 from privopt.ledger.events import Event, Repeated
 from privopt.ledger.events import Sequence as EventSequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning.effort import PRODUCT_SECONDS
-from privopt.planning.forecast import Forecast
+from privopt.planning.averaging import PRODUCT_SECONDS
+from privopt.planning.cell_weights import NORMAL_MEAN, WorkloadTask, cell_finding, cell_noise, loudness
 from privopt.planning.plan import Finding
-from privopt.planning.synthesis import NORMAL_MEAN, WorkloadTask, cell_finding, cell_noise, loudness
+from privopt.planning.task import Forecast
 from privopt.problems.workload import MOST_BYTES, Workload, cells_of
 from privopt.public import Public
-from privopt.queries.held_marginal import HeldMarginal
-from privopt.queries.marginal_errors import MarginalDistances
-from privopt.queries.marginals import MarginalMeans
+from privopt.queries.marginals import HeldMarginal, MarginalDistances, MarginalMeans
 from privopt.result import Outcome, Status
 from privopt.solvers.fields import derived, number
-from privopt.synthesis.base import Synthesizer
-from privopt.synthesis.leaves import as_leaves
-from privopt.synthesis.rounding import systematic_counts
-from privopt.synthesis.totals import total_weight
+from privopt.synthesis.base import Synthesizer, as_leaves, systematic_counts, total_weight
 
 # ---- A table as a mixture of tables with independent columns: for any number of columns --------------------
 Matrix = NDArray[np.float64]
@@ -288,7 +283,7 @@ def _softmaxes(rows: Matrix, levels: tuple[int, ...]) -> Matrix:
 
 
 # ---- Defaults and forecast of adaptive marginals, from public numbers --------------------------------------
-# With kappa = n / s the loudness of the data (`planning.synthesis.loudness`), m columns of D cells in all: the start
+# With kappa = n / s the loudness of the data (`planning.cell_weights.loudness`), m columns of D cells in all: the start
 # gets 1.8 nu^(1/3) of the budget, nu = sqrt(2 / pi) D / (2 sqrt(m) kappa) the mean total variation that noise of the
 # whole budget causes in a column; and m sqrt(kappa) / 20 marginals are chosen, in up to six rounds. All three were
 # chosen on a half of adult_discrete and on compas, german, randhie and fars, at epsilon from 0.1 to 3, where doubling

@@ -14,22 +14,16 @@ from privopt.curator.handles import HiddenMean
 from privopt.ledger.events import Event, NoEvent, Repeated
 from privopt.ledger.events import Sequence as EventSequence
 from privopt.planning import cell_weights as planning
-from privopt.planning.forecast import Forecast
-from privopt.planning.synthesis import WorkloadTask
+from privopt.planning.cell_weights import WorkloadTask
+from privopt.planning.task import Forecast
 from privopt.problems.workload import Workload
 from privopt.public import Public
-from privopt.queries.held_marginal import HeldAnswer, HeldMarginal
-from privopt.queries.marginal_errors import CellErrors
-from privopt.queries.marginals import MarginalMeans
-from privopt.queries.query_means import QueryMeans
+from privopt.queries.marginals import CellErrors, HeldAnswer, HeldMarginal, MarginalMeans, QueryMeans
 from privopt.result import Outcome, Status
 from privopt.solvers.fields import derived, number
 from privopt.solvers.needs import Need
-from privopt.synthesis.base import FewCells, Synthesizer
-from privopt.synthesis.histogram import Histogram
-from privopt.synthesis.marginal_map import AnswerMap
-from privopt.synthesis.mirror_fit import LeastSquares, MirrorFit
-from privopt.synthesis.totals import total_weight
+from privopt.synthesis.base import FewCells, Histogram, Synthesizer, total_weight
+from privopt.synthesis.mirror_fit import AnswerMap, LeastSquares, MirrorFit
 
 FINAL_ITERATIONS = 200  # of the last fit
 

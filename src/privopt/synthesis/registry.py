@@ -11,25 +11,19 @@ from privopt import papers
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event
 from privopt.planning import cell_weights as planning
-from privopt.planning.cell_weights import parts
-from privopt.planning.forecast import Forecast
-from privopt.planning.synthesis import MOST_CELLS, NORMAL_MEAN, WorkloadTask, loudness
+from privopt.planning.cell_weights import MOST_CELLS, NORMAL_MEAN, WorkloadTask, loudness, parts
+from privopt.planning.task import Forecast
 from privopt.problems.workload import Workload
 from privopt.public import Public
-from privopt.queries.marginals import MarginalMeans
-from privopt.queries.query_means import QueryMeans
+from privopt.queries.marginals import MarginalMeans, QueryMeans
 from privopt.result import Outcome, Status
 from privopt.solvers.fields import number
 from privopt.solvers.needs import Need
 from privopt.synthesis.adaptive_marginals import AdaptiveMarginals
-from privopt.synthesis.base import FewCells, Synthesizer
-from privopt.synthesis.histogram import Histogram
-from privopt.synthesis.marginal_map import AnswerMap
-from privopt.synthesis.mirror_fit import LeastSquares, MirrorFit
+from privopt.synthesis.base import FewCells, Histogram, Synthesizer, total_weight
+from privopt.synthesis.mirror_fit import AnswerMap, LeastSquares, MirrorFit
 from privopt.synthesis.mwem import MWEM
-from privopt.synthesis.query_game import QueryGame
-from privopt.synthesis.query_game_ml import QueryGameML
-from privopt.synthesis.totals import total_weight
+from privopt.synthesis.query_game import QueryGame, QueryGameML
 
 
 # ---- Gaussian noise on every marginal or query, and the table that fits them all best ----------------------

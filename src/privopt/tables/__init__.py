@@ -6,7 +6,7 @@ from privopt.tables.io import open_table, read_table, row_count, table_columns, 
 from privopt.tables.keys import user_keys
 from privopt.tables.model_files import load_model, save_model
 from privopt.tables.schema import ColumnSpec, Schema, TargetEncoding
-from privopt.tables.targets import read_target
+from privopt.tables.values import read_target
 
 __all__ = [
     "Block",

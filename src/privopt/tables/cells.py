@@ -21,9 +21,8 @@ from privopt.data import cells
 from privopt.data.cells import unheard
 from privopt.data.containers import as_frame
 from privopt.tables.column_spec import ColumnSpec
-from privopt.tables.errors import TableError
+from privopt.tables.errors import TableError, instead_of
 from privopt.tables.file_format import PLAIN, FileFormat
-from privopt.tables.headers import instead_of
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]

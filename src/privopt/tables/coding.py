@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from privopt.data.cells import is_written_whole
 from privopt.tables.cells import level_codes, read_columns
-from privopt.tables.dates import dates_of, day_number
+from privopt.tables.column_spec import dates_of, day_number
 from privopt.tables.errors import TableError
 from privopt.tables.schema import ColumnSpec, Schema
 from privopt.tables.values import is_stored_as_truth, read_values, whole_offsets

@@ -17,11 +17,9 @@ from numpy.typing import NDArray
 
 from privopt.data import cells
 from privopt.tables.cells import column_names, level_codes, lists, read_columns
-from privopt.tables.column_spec import ColumnSpec
-from privopt.tables.dates import day_number
-from privopt.tables.errors import TableError
+from privopt.tables.column_spec import ColumnSpec, day_number
+from privopt.tables.errors import TableError, instead_of
 from privopt.tables.file_format import FileFormat
-from privopt.tables.headers import instead_of
 from privopt.tables.values import read_values
 
 OUTSIDE = (

@@ -13,11 +13,10 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from privopt.tables.cells import column_names, lacking, level_codes, lists, read_columns
-from privopt.tables.dates import part_names
+from privopt.tables.column_spec import part_names
 from privopt.tables.diagnosis import Diagnosis, diagnose
-from privopt.tables.encoded_columns import active_indices, check_missing, fill_parts, most_of, no_list
 from privopt.tables.schema import ColumnSpec, Schema
-from privopt.tables.values import read_values
+from privopt.tables.values import active_indices, check_missing, fill_parts, most_of, no_list, read_values
 
 # Wider than this, and with at most a tenth of a row's features non-zero, is stored as CSR by `sparse_output="auto"`.
 WIDE = 1000

@@ -15,12 +15,10 @@ from numpy.typing import ArrayLike
 
 from privopt.atomic_files import replace_file
 from privopt.tables.cells import StoredTable
-from privopt.tables.errors import TableError
+from privopt.tables.errors import TableError, instead_of
 from privopt.tables.file_format import PLAIN, FileFormat
-from privopt.tables.headers import instead_of
 from privopt.tables.schema import Schema
-from privopt.tables.text_stream import TextStream
-from privopt.tables.unpacking import PackedColumns, header_lines, open_packed, read_parquet
+from privopt.tables.text_stream import PackedColumns, TextStream, header_lines, open_packed, read_parquet
 from privopt.tables.values import loaded
 
 PARQUET = (".parquet", ".pq")

@@ -13,14 +13,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from privopt.errors import STAYS_CHARGED, DataUnavailable
-from privopt.tables.errors import TableError
-from privopt.tables.headers import instead_of
+from privopt.tables.errors import TableError, instead_of
 from privopt.tables.io import guarded, separator
 from privopt.tables.keys import require_one_kind
 from privopt.tables.places import Place, StoredFile
 from privopt.tables.schema import Schema
 from privopt.tables.text_blocks import TextBlock, read_text, text_blocks, text_header
-from privopt.tables.unpacking import check_footer, is_text
+from privopt.tables.text_stream import check_footer, is_text
 
 _BUFFER_BYTES = 2**14  # of a Parquet column's pages, read at a time
 _ASKED_SECONDS = 1.0  # between two questions to a store for the version of a file that is being read

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from privopt.data.bounds import check_intercept, check_row_bound, check_storage
 from privopt.data.read_units import stated_public
 from privopt.data.record_source import Description, RecordBlock, RecordSource
 from privopt.data.rows import Storage
+from privopt.data.targets import check_intercept, check_row_bound, check_storage
 from privopt.data.units import UnitsNoise
 from privopt.data.user_keys import user_count
 from privopt.engine.choose import engine_of, placed
@@ -20,17 +20,16 @@ from privopt.engine.placement import Placement, PlaceName
 from privopt.engine.protocol import Engine
 from privopt.errors import ArgumentError
 from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, INTEGER_STORAGES, Public, Relation, Weighting
-from privopt.tables.amounts import bytes_of
 from privopt.tables.column_spec import ColumnSpec
-from privopt.tables.encoded_columns import MISSING_WORDS, check_missing
 from privopt.tables.encoder import TabularEncoder
 from privopt.tables.errors import TableError
 from privopt.tables.keys import block_keys, columns_of
 from privopt.tables.places import Place, located
 from privopt.tables.row_blocks import RowBlocks, checked_headers
 from privopt.tables.schema import Schema
-from privopt.tables.targets import TargetReading, read_target
 from privopt.tables.text_blocks import TextBlock
+from privopt.tables.text_stream import bytes_of
+from privopt.tables.values import MISSING_WORDS, TargetReading, check_missing, read_target
 
 # ---- The records of a table in files as they are read: encoded features, targets, keys of users. PRIVATE ---
 BLOCK_BYTES = 2**22  # of encoded rows at a time

@@ -13,8 +13,7 @@ from privopt.tables.file_format import FileFormat
 from privopt.tables.io import convert_options, extension, guarded, header_names
 from privopt.tables.places import Place, StoredFile
 from privopt.tables.schema import Schema
-from privopt.tables.text_stream import TextStream
-from privopt.tables.unpacking import MOST_HEADER, Counted
+from privopt.tables.text_stream import MOST_HEADER, Counted, TextStream
 from privopt.tables.values import loaded
 
 BLOCK_BYTES = 2**22  # of text that is parsed at a time

@@ -7,7 +7,7 @@ from privopt.testing.queries import check_query
 from privopt.testing.search import Search, search_neighbours
 from privopt.testing.solvers import check_solver
 from privopt.testing.synthesizers import check_synthesizer
-from privopt.testing.violation import ContractViolation, Rule
+from privopt.testing.toy_data import ContractViolation, Rule
 
 __all__ = [
     "ContractViolation",

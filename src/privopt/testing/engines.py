@@ -14,18 +14,26 @@ from privopt.data.places import GivenPlaces, Stretch
 from privopt.data.units import Units
 from privopt.engine.protocol import Engine
 from privopt.engine.reference import ReferenceEngine
-from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson, Sampling
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.events import EveryUnit, FixedSize, Poisson, Sampling
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.public import Relation
 from privopt.queries.base import MeanQuery
-from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.safeguards import lengths_of
-from privopt.testing.hostile_rows import Layout, Setting, Storage, hostile_pair, ordinary_pair, settings
+from privopt.queries.slopes import ClippedGradient, GradientNorm
 from privopt.testing.queries import SLACK, quietly
-from privopt.testing.violation import ContractViolation, Rule
+from privopt.testing.toy_data import (
+    ContractViolation,
+    Layout,
+    Rule,
+    Setting,
+    Storage,
+    hostile_pair,
+    ordinary_pair,
+    settings,
+)
 
 Made: TypeAlias = Callable[[Units], Engine]
 _CLOSE = 1e-8  # relative to n times the radius; the plain engine's own roundings are 1e-14

@@ -15,10 +15,8 @@ from privopt.problems.saddle import BilinearGame, Game
 from privopt.problems.vertices import set_of
 from privopt.public import Relation
 from privopt.result import Result
-from privopt.testing.hostile_rows import changed_place
 from privopt.testing.programs import ProgramTrial
-from privopt.testing.toy_data import Neighbours, Records
-from privopt.testing.violation import Rule
+from privopt.testing.toy_data import Neighbours, Records, Rule, changed_place
 
 BUDGET = Budget(2.0, 1e-5)
 _MATRIX = BilinearGame(rows=2, columns=3)

@@ -18,7 +18,7 @@ from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.public import Relation
-from privopt.testing.violation import ContractViolation, Rule
+from privopt.testing.toy_data import ContractViolation, Rule
 
 Released: TypeAlias = NDArray[np.float64]
 _SURE = 1e-9  # chance that a sound mechanism is accused, in each of a few tests

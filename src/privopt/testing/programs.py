@@ -27,8 +27,7 @@ from privopt.errors import BudgetExceeded, PlanMismatch
 from privopt.ledger.amounts import Budget
 from privopt.ledger.default_account import nothing_private
 from privopt.ledger.events import Event, leaf_counts
-from privopt.ledger.payer import Payer
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.payer import Payer, Unlimited
 from privopt.mechanisms.base import StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.vertex_stream import VertexStream
@@ -38,11 +37,9 @@ from privopt.public import Public
 from privopt.queries.base import Query, StatisticOfHeld
 from privopt.result import Result
 from privopt.status import Status
-from privopt.testing.hostile_rows import Setting
 from privopt.testing.mechanisms import check_mechanism, reused
 from privopt.testing.queries import SLACK, fault_of, quietly, require_own_clip
-from privopt.testing.toy_data import TrialData
-from privopt.testing.violation import ContractViolation, Rule
+from privopt.testing.toy_data import ContractViolation, Rule, Setting, TrialData
 
 
 # ---- A curator that holds data and answers what was answered on others: who looks past that is found out ---

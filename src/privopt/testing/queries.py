@@ -14,17 +14,18 @@ import numpy as np
 from privopt.curator.audit import Audit
 from privopt.curator.base import Curator
 from privopt.errors import ArgumentError
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.public import Relation
-from privopt.queries.base import Query, RecordSum
-from privopt.queries.of_records import ArgminQuery, ObjectiveQuery, PassQuery, RecordsQuery
+from privopt.queries.base import ArgminQuery, ObjectiveQuery, PassQuery, Query, RecordsQuery, RecordSum
 from privopt.queries.safeguards import clips_by_itself, lengths_of
 from privopt.queries.values import called_on_host
-from privopt.testing.hostile_rows import (
+from privopt.testing.toy_data import (
+    ContractViolation,
     Layout,
     Pair,
+    Rule,
     Setting,
     Storage,
     hostile_numbers,
@@ -33,7 +34,6 @@ from privopt.testing.hostile_rows import (
     ordinary_pair,
     settings,
 )
-from privopt.testing.violation import ContractViolation, Rule
 
 # A query, or what makes one from a curator that holds the points or the mean that it is asked of.
 Asked: TypeAlias = Query | Callable[[Curator], Query]
@@ -65,7 +65,7 @@ def check_query(
         row_bound: rows are clipped to this l2 norm.
         levels: the cells of each column of a coded table, for a query of one; its rows are codes, and what is none.
         relations: which data sets are neighbours.
-        layouts: how records are laid out. Of a query of records (`queries.of_records`) those of
+        layouts: how records are laid out. Of a query of records (`queries.base`) those of
             users are left out; of a pass, add-or-remove-one as well.
         storages: of the rows.
         pairs: how many hostile pairs in each way.

@@ -23,18 +23,20 @@ from privopt.engine.protocol import Engine, EngineName
 from privopt.engine.receiving import Asked as AskedOfUnits
 from privopt.engine.receiving import ReceivingEngine
 from privopt.errors import ArgumentError
-from privopt.ledger.sampling import EveryUnit, Poisson, Sampling
-from privopt.ledger.unlimited import Unlimited
+from privopt.ledger.events import EveryUnit, Poisson, Sampling
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.public import Public, Relation
-from privopt.queries.base import MeanQuery, Query
+from privopt.queries.base import ArgminQuery, MeanQuery, ObjectiveQuery, PassQuery, Query, RecordsQuery
 from privopt.queries.lots import LotSum, drawn_lots, without_lot
-from privopt.queries.of_records import ArgminQuery, ObjectiveQuery, PassQuery, RecordsQuery
 from privopt.queries.received import RECEIVABLE
 from privopt.queries.values import called_on_host
-from privopt.testing.hostile_rows import (
+from privopt.testing.queries import SLACK, Asked
+from privopt.testing.toy_data import (
+    ContractViolation,
     Layout,
+    Rule,
     Setting,
     Storage,
     hostile_codes,
@@ -42,8 +44,6 @@ from privopt.testing.hostile_rows import (
     hostile_targets,
     settings,
 )
-from privopt.testing.queries import SLACK, Asked
-from privopt.testing.violation import ContractViolation, Rule
 
 # ---- Small hostile tables and the units that change in them: drawn, or a step from the worst one so far ----
 Numbers = NDArray[np.float64]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from privopt.ledger.amounts import Budget
-from privopt.planning.instance import Instance
+from privopt.planning.task import Instance
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge

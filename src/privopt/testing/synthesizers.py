@@ -15,13 +15,10 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.problems.workload import Workload, cells_of
 from privopt.public import Relation
 from privopt.result import Result
-from privopt.synthesis.base import Synthesizer
+from privopt.synthesis.base import Synthesizer, released_marginals
 from privopt.synthesis.finishing import Finishing
-from privopt.synthesis.measured import released_marginals
-from privopt.testing.hostile_rows import changed_place
 from privopt.testing.programs import ProgramTrial
-from privopt.testing.toy_data import Neighbours
-from privopt.testing.violation import ContractViolation, Rule
+from privopt.testing.toy_data import ContractViolation, Neighbours, Rule, changed_place
 
 BUDGET = Budget(2.0, 1e-5)
 _PAIRS = Workload.ways((3, 2, 4), 2)

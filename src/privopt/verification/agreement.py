@@ -10,11 +10,19 @@ from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 from privopt.verification.checks import CLOSE, NOISE, Check, Outcome, held
-from privopt.verification.curves import mpf
-from privopt.verification.fields import Fields, Malformed, layout_free, number
 from privopt.verification.price import REPLACE, is_private
-from privopt.verification.tree import Way, met_by_units, ways_through
-from privopt.verification.work import TooLong, spend
+from privopt.verification.tree import (
+    Fields,
+    Malformed,
+    TooLong,
+    Way,
+    layout_free,
+    met_by_units,
+    mpf,
+    number,
+    spend,
+    ways_through,
+)
 
 _NOISE_SCALES = ("GaussianEvent", "LaplaceEvent")
 

@@ -4,8 +4,8 @@ import enum
 import math
 from dataclasses import dataclass
 
-from privopt.verification.fields import Fields
 from privopt.verification.price import NotChecked, Price, price, vouched_epsilon
+from privopt.verification.tree import Fields
 
 NOISE = "noise"  # the subject of the check of every scale
 REPLAY = "replay"  # the subject of the check that a replay makes

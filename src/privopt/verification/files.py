@@ -13,8 +13,8 @@ from safetensors import SafetensorError
 
 from privopt.untrusted import MOST_ARRAY_BYTES, MOST_JSON_BYTES, UntrustedFile, parse_json, read_regular
 from privopt.verification.checks import Check, Outcome, held
-from privopt.verification.fields import Fields, Malformed, layout_free
 from privopt.verification.signatures import signature_of, signed
+from privopt.verification.tree import Fields, Malformed, layout_free
 from privopt.verification.verdict import REPORT_FORMAT, Verdict, verdicts_on
 
 MODEL_FORMAT, MODEL_VERSIONS = "privopt-model", (1,)

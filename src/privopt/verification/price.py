@@ -1,8 +1,8 @@
 """The second accountant: what recorded events cost, computed without the ledger.
 
 Gaussian noise on everybody has a closed curve, evaluated in 50 digits. Pure and zero-concentrated events alone have
-closed bounds too. Everything else is composed on a grid (`privopt.verification.grid`). Bad events are taken off delta,
-and a run that is within total variation eta of the priced one costs (1 + e^epsilon) eta more.
+closed bounds too. Everything else is composed on a grid (`privopt.verification.losses`). Bad events are taken off
+delta, and a run that is within total variation eta of the priced one costs (1 + e^epsilon) eta more.
 
 What has no price here: anything but Gaussian noise on a secret sample, several Gaussian releases on one sample under
 replace-one, fixed-size samples under add-or-remove-one, and mixtures under replace-one.
@@ -16,12 +16,21 @@ from typing import Any
 import numpy as np
 
 from privopt.verification import losses
-from privopt.verification.curves import HALVINGS, gaussian_delta, mp, mpf, zcdp_delta
-from privopt.verification.fields import Fields
-from privopt.verification.grid import Grid
-from privopt.verification.losses import Loss, TooFine
-from privopt.verification.tree import Leaf, Way, ways_through
-from privopt.verification.work import IN_DIGITS, TooLong, spend
+from privopt.verification.losses import Grid, Loss, TooFine
+from privopt.verification.tree import (
+    HALVINGS,
+    IN_DIGITS,
+    Fields,
+    Leaf,
+    TooLong,
+    Way,
+    gaussian_delta,
+    mp,
+    mpf,
+    spend,
+    ways_through,
+    zcdp_delta,
+)
 
 ADD_OR_REMOVE, REPLACE = "add-or-remove-one", "replace-one"
 RELATIONS = (ADD_OR_REMOVE, REPLACE)

@@ -14,7 +14,7 @@ from typing import Any
 
 from privopt.untrusted import UntrustedFile, read_json, read_regular
 from privopt.verification.checks import Check, Outcome
-from privopt.verification.fields import Fields, Malformed
+from privopt.verification.tree import Fields, Malformed
 
 SIGNATURE_FILE = "signature.json"
 FORMAT, FORMAT_VERSION = "privopt-signature", 1

@@ -4,16 +4,143 @@ A tree is read without the ledger's own classes. `Repeated` and `Sequence` compo
 node, whose branches are disjoint blocks, a unit meets one branch. Each way through the blocks is a `Way`.
 """
 
+import contextlib
 import functools
 import itertools
+import json
 import math
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Generator, Iterable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from privopt.verification.curves import mpf
-from privopt.verification.fields import Fields, Malformed
-from privopt.verification.work import TooLong, spend
+import mpmath
+
+from privopt.untrusted import UntrustedFile
+
+# ---- Fields of a JSON document that nobody vouches for, each of the type that is asked for or a refusal ----
+
+
+_NAMED = {"infinity": math.inf, "-infinity": -math.inf}
+
+
+class Malformed(UntrustedFile):
+    """A document lacks a field, or holds something else in its place."""
+
+
+class Fields:
+    """An object of a document.
+
+    Args:
+        value: what stands there.
+        place: where, for a refusal: "report.guarantee".
+    """
+
+    def __init__(self, value: Any, place: str) -> None:
+        if not isinstance(value, dict):
+            raise Malformed(f"{place} must be an object, got {_kind(value)}.")
+        self.values = cast("dict[str, Any]", value)
+        self.place = place
+
+    def __contains__(self, name: str) -> bool:
+        return self.values.get(name) is not None
+
+    def raw(self, name: str) -> Any:
+        """Whatever stands there.
+
+        Raises:
+            Malformed: nothing does.
+        """
+        if name not in self.values:
+            raise Malformed(f"{self.place} has no {name!r}.")
+        return self.values[name]
+
+    def fields(self, name: str) -> "Fields":
+        """An object."""
+        return Fields(self.raw(name), f"{self.place}.{name}")
+
+    def each(self, name: str) -> "list[Fields]":
+        """A list of objects."""
+        return [
+            Fields(value, f"{self.place}.{name}[{index}]") for index, value in enumerate(self.items(name))
+        ]
+
+    def items(self, name: str) -> list[Any]:
+        """A list."""
+        value = self.raw(name)
+        if not isinstance(value, list):
+            raise Malformed(f"{self.place}.{name} must be a list, got {_kind(value)}.")
+        return cast("list[Any]", value)
+
+    def text(self, name: str) -> str:
+        """A text."""
+        value = self.raw(name)
+        if not isinstance(value, str):
+            raise Malformed(f"{self.place}.{name} must be a text, got {_kind(value)}.")
+        return value
+
+    def truth(self, name: str) -> bool:
+        """A truth value."""
+        value = self.raw(name)
+        if not isinstance(value, bool):
+            raise Malformed(f"{self.place}.{name} must be true or false, got {_kind(value)}.")
+        return value
+
+    def number(self, name: str, low: float = -math.inf, high: float = math.inf) -> float:
+        """A number of at least `low` and at most `high`; infinity is the text "infinity"."""
+        return number(self.raw(name), f"{self.place}.{name}", low, high)
+
+    def whole(self, name: str, low: int, high: int) -> int:
+        """A whole number of at least `low` and at most `high`."""
+        value = self.raw(name)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise Malformed(
+                f"{self.place}.{name} must be a whole number from {low:,} to {high:,}, got {_kind(value)}."
+            )
+        return value
+
+    def pair(self, name: str) -> tuple[float, float] | None:
+        """A least and a largest number of at least 0; None where nothing stands there."""
+        if name not in self:
+            return None
+        ends = self.items(name)
+        place = f"{self.place}.{name}"
+        if len(ends) != 2:
+            raise Malformed(f"{place} must be two numbers, got a list of {len(ends)}.")
+        low, high = (number(end, place, 0.0, math.inf) for end in ends)
+        if low > high:
+            raise Malformed(f"{place} must be a least and a largest number, and is in the wrong order.")
+        return low, high
+
+
+def layout_free(document: Any) -> bytes:
+    """JSON values as bytes that depend neither on layout nor on the order of members; 1, 1.0 and true are three."""
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "surrogatepass")
+
+
+def number(value: Any, place: str, low: float, high: float) -> float:
+    """A number of at least `low` and at most `high`, from what JSON has in its place."""
+    found = _NAMED.get(value, value) if isinstance(value, str) else value
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        raise Malformed(f"{place} must be a number, got {_kind(value)}.")
+    if not low <= found <= high:
+        raise Malformed(f"{place} must lie between {low:g} and {high:g}, got {found:.6g}.")
+    return float(found)
+
+
+def _kind(value: Any) -> str:
+    """What something is, without quoting more than a number."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, int | float):
+        return f"{value:.6g}"
+    return {str: "a text", list: "a list", dict: "an object"}.get(type(value), type(value).__name__)
+
+
+# ---- Recorded events as a stranger reads them: a JSON tree in, what a single unit meets out ----------------
+
 
 MOST_REPEATS = 10**12
 MOST_WAYS = 64
@@ -295,3 +422,99 @@ def _summed(ways: Iterable[Way]) -> Way:
     for way in ways:
         total = total.plus(way)
     return total
+
+
+# ---- Closed privacy curves in 50 digits: Gaussian noise, pure and zero-concentrated privacy ----------------
+# Source:
+#     Balle, Wang 2018, theorem 8 (Gaussian); Canonne, Kamath, Steinke 2020, proposition 12 (zero-concentrated).
+
+
+mp: Any = mpmath.mp.clone()  # a context of our own: whoever else uses mpmath keeps his precision
+mp.dps = 50
+mpf = mp.mpf
+HALVINGS = 80
+_FAR = 10**4
+
+
+def gaussian_delta(mu: Any, epsilon: Any) -> Any:
+    """The delta of Gaussian noise of sensitivity over deviation `mu`, at an epsilon of any sign; rounded up far out."""
+    mu, epsilon = mpf(mu), mpf(epsilon)
+    if mu == 0:
+        return mpf(0) if epsilon >= 0 else 1 - mp.exp(epsilon)
+    x, y = epsilon / mu - mu / 2, epsilon / mu + mu / 2
+    if abs(x) > _FAR:
+        return mpf(1) if x < 0 else mp.exp(-x * x / 2) / 2
+    # Beyond what mpmath evaluates, Mills' ratio is 1 / y within 1 / y^2; y = x + mu, so its e^epsilon cancels.
+    far = mp.exp(-x * x / 2) / (y * mp.sqrt(2 * mp.pi))
+    later = far if y > _FAR else mp.exp(epsilon) * mp.erfc(y / mp.sqrt(2)) / 2
+    return mp.erfc(x / mp.sqrt(2)) / 2 - later
+
+
+def zcdp_delta(rho: Any, epsilon: Any) -> Any:
+    """The delta that rho-zCDP guarantees at an epsilon of at least 0.
+
+    Any order gives a bound, so nothing rests on the search for the best one.
+    """
+    rho, epsilon = mpf(rho), mpf(epsilon)
+    if rho == 0:
+        return mpf(0)
+    # The exponent's derivative in the order rises: rho (2 a - 1) - epsilon + log(1 - 1 / a).
+    low, high = mpf(-200), mp.log(2 + 2 / rho + epsilon / rho)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        order = 1 + mp.exp(middle)
+        rising = rho * (2 * order - 1) - epsilon + mp.log(1 - 1 / order) > 0
+        low, high = (low, middle) if rising else (middle, high)
+    order = 1 + mp.exp(high)
+    exponent = (order - 1) * (order * rho - epsilon) + (order - 1) * mp.log(1 - 1 / order) - mp.log(order)
+    return min(mpf(1), mp.exp(exponent))
+
+
+# ------------------------------------------------------------------------------------------------------------
+# How long a verdict may take: a report from anywhere is priced, or given up, within a stated amount of
+# work.
+
+
+MOST_POINTS = 2**24  # of all grids of one verdict; about 0.2 microseconds each
+MOST_SECONDS = 5.0  # of processor time, on a machine that takes longer for them
+IN_DIGITS = 1_000  # points, that one evaluation in 50 digits counts for
+
+
+class TooLong(ValueError):
+    """Pricing everything a second time would take too long."""
+
+    def __init__(self) -> None:
+        super().__init__("pricing everything a second time would take too long")
+
+
+@dataclass
+class _Left:
+    points: int
+    until: float
+
+
+_left: ContextVar[_Left | None] = ContextVar("_left", default=None)
+
+
+@contextlib.contextmanager
+def limited_work() -> Generator[None]:
+    """Where everything together may take so much work."""
+    token = _left.set(_Left(MOST_POINTS, time.process_time() + MOST_SECONDS))
+    try:
+        yield
+    finally:
+        _left.reset(token)
+
+
+def spend(points: int) -> None:
+    """Count work, in points of a grid.
+
+    Raises:
+        TooLong: there has been too much, counted or in seconds.
+    """
+    left = _left.get()
+    if left is None:
+        return
+    left.points -= points
+    if left.points < 0 or time.process_time() > left.until:
+        raise TooLong

@@ -9,10 +9,8 @@ from typing import Any, cast
 
 from privopt.verification.agreement import checks_of, guess
 from privopt.verification.checks import NOISE, REPLAY, Check, Outcome, held, priced
-from privopt.verification.fields import Fields, Malformed, layout_free
 from privopt.verification.price import RELATIONS, NotChecked, price
-from privopt.verification.tree import ways_through
-from privopt.verification.work import limited_work
+from privopt.verification.tree import Fields, Malformed, layout_free, limited_work, ways_through
 
 REPORT_FORMAT = "privopt-report"
 FORMATS = {REPORT_FORMAT: (1, 2), "privopt-reports": (1, 2)}

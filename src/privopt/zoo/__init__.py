@@ -5,15 +5,10 @@ constant does. See `ZooProblem` for what each of them knows about itself. `zoo.i
 whose cost only a simulator knows.
 """
 
-from privopt.zoo.factorisations import factorisation
-from privopt.zoo.inventory import Inventory, inventory
 from privopt.zoo.kinks import max_linear, phase_retrieval
 from privopt.zoo.linear_models import ball_logistic, leaky_link, least_squares, separable_logistic
-from privopt.zoo.powers import power
-from privopt.zoo.problem import ZooProblem
-from privopt.zoo.sines import sine
-from privopt.zoo.tangent_kernel import tangent_kernel_floor, tangent_kernel_growth
-from privopt.zoo.valleys import valley
+from privopt.zoo.problem import Inventory, ZooProblem, inventory, tangent_kernel_floor, tangent_kernel_growth
+from privopt.zoo.tilted import factorisation, power, sine, valley
 
 __all__ = [
     "Inventory",

@@ -126,10 +126,10 @@ def tables(folder: Path, *, full: bool) -> Iterator[tuple[str, str]]:
 def main(folder: Path, *, full: bool) -> None:
     """Run everything; see above."""
     from privopt.cli import app
-    from privopt.tables import unpacking
+    from privopt.tables import text_stream
 
     if not full:
-        unpacking.MOST_FREE = 2**26
+        text_stream.MOST_FREE = 2**26
     os.chdir(folder)
     (folder / "good.json").write_text(json.dumps(GOOD))
     (folder / "good.csv").write_text("a,y\n" + "0.5,1\n0.2,0\n" * 50)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from sklearn.base import clone
 
 from privopt.errors import notes_of
-from privopt.estimators.classifiers import LogisticRegression
+from privopt.estimators.linear import LogisticRegression
 from privopt.ledger.account import Account
 from privopt.solvers.gradient_descent import GradientDescent
 

@@ -17,20 +17,24 @@ import threading
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from privopt.engine.on_ray.admission import admitted, check_address, require_node, without_tokens
-from privopt.engine.on_ray.reach import UNENDED, Reach
 from privopt.engine.on_ray.starting import (
     LOOPBACK,
     TESTED,
+    UNENDED,
+    Reach,
+    admitted,
     as_it_was,
+    check_address,
     cores,
     fresh_folder,
     nothing_besides,
     on_loopback,
     private_files,
+    require_node,
     require_place,
     require_tested,
     undisturbed,
+    without_tokens,
 )
 from privopt.errors import ArgumentError, PrivoptError
 from privopt.process import this_process

@@ -11,33 +11,27 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.data.derived import Extra
-from privopt.data.groups import GroupDraw
-from privopt.data.participants import drawn_positions
+from privopt.data.participants import GroupDraw, drawn_positions
 from privopt.data.places import Places, ranges_among
 from privopt.data.record_source import Description, RecordSource
+from privopt.data.storage import Extra
 from privopt.data.units import Units, UnitsNoise
 from privopt.data.user_keys import user_count
 from privopt.engine.drawn_rows import DrawnRows, absent_rows, most_units
-from privopt.engine.exact_sum import ExactSum
 from privopt.engine.in_process import InProcessEngine
-from privopt.engine.loss_sums import product_bound
 from privopt.engine.on_ray.cluster import Cluster
 from privopt.engine.on_ray.fleet import PATIENCE, Call, Fleet
-from privopt.engine.on_ray.layout import lay_out
+from privopt.engine.on_ray.layout import Choice, Mapped, Step, StoredRows, lay_out
 from privopt.engine.on_ray.shard import SOURCE, LossQuestion, Question, question_of
-from privopt.engine.on_ray.steps import Choice, Mapped, Step
-from privopt.engine.on_ray.stored_rows import StoredRows
 from privopt.engine.on_ray.user_fleet import UserFleet, count_users
-from privopt.engine.parts import Range, shares_of_parts
+from privopt.engine.parts import ExactSum, Range, shares_of_parts
 from privopt.engine.placement import Placement
-from privopt.engine.reference import checked, group_ranges, with_absent
-from privopt.ledger.sampling import Sampling
+from privopt.engine.reference import checked, group_ranges, product_bound, with_absent
+from privopt.ledger.events import Sampling
 from privopt.precision import double_precision
 from privopt.proofs.huberised_objective import HuberisedObjective
 from privopt.public import Public, Relation
-from privopt.queries.base import MeanQuery, Query, Scalar
-from privopt.queries.of_records import PassQuery, RecordsQuery
+from privopt.queries.base import MeanQuery, PassQuery, Query, RecordsQuery, Scalar
 from privopt.queries.safeguards import stated_sensitivity
 
 # ---- The sum of an objective's losses over records that workers hold: only sums over their parts travel ----

@@ -11,14 +11,12 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from privopt.data.record_source import Description, RecordSource
-from privopt.data.user_digests import KeysOfOwnTypes
-from privopt.engine import progress
-from privopt.engine.exact_sum import ExactSum
+from privopt.data.user_parts import KeysOfOwnTypes
+from privopt.engine import parts as progress
 from privopt.engine.on_ray.cluster import Cluster
-from privopt.engine.on_ray.layout import Layout, PartPlan, cut
-from privopt.engine.on_ray.same_code import OtherCode, code_digest
+from privopt.engine.on_ray.layout import Layout, OtherCode, PartPlan, Step, code_digest, cut
 from privopt.engine.on_ray.shard import NO_PART, SOURCE, Failure, NumberedStep, Preparation, Shard, total_of
-from privopt.engine.on_ray.steps import Step
+from privopt.engine.parts import ExactSum
 from privopt.errors import STAYS_CHARGED, ArgumentError, DataUnavailable
 from privopt.public import Relation
 

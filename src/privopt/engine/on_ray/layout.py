@@ -1,21 +1,26 @@
 """Which units each part has: ranges of the source where a record is a unit, else users by a hash of their keys."""
 
 import dataclasses
+import hashlib
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from privopt.data.places import GivenPlaces, Places
 from privopt.data.read_units import row_entries
 from privopt.data.record_source import Description, RecordBlock, RecordSource
-from privopt.data.unit_count import check_units
+from privopt.data.rows import GridRows, MappedRows, Rows, aligned_zeros
+from privopt.data.storage import gather_rows
+from privopt.data.targets import check_units, offsets
 from privopt.data.units import Units, UnitsNoise
-from privopt.data.user_digests import laid_out_by
-from privopt.data.user_parts import part_count
-from privopt.data.user_secret import UserSecret, is_secret
+from privopt.data.user_keys import UserSecret, is_secret
+from privopt.data.user_parts import laid_out_by, part_count
 from privopt.engine.parts import part_ranges
 from privopt.public import Public, Relation
 
@@ -153,3 +158,189 @@ def cut(plans: Sequence[PartPlan], workers: int) -> list[list[PartPlan]]:
     workers = min(workers, len(plans))
     ends = [len(plans) * k // workers for k in range(workers + 1)]
     return [list(plans[start:stop]) for start, stop in itertools.pairwise(ends)]
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Stored rows on their way to or from a worker: pieces of units, and the units that they make together.
+
+
+class StoredRows(NamedTuple):
+    """Some units, as `Units` holds them, without what is public about all."""
+
+    private_features: Any
+    private_targets: NDArray[np.float64]
+    private_norms: NDArray[np.float64]
+    private_present: NDArray[np.bool_]
+    private_counts: NDArray[np.int64] | None
+    private_weights: NDArray[np.float64] | None
+
+    @classmethod
+    def of(cls, units: Units) -> Self:
+        """Those of some units."""
+        return cls(
+            units.private_features,
+            units.private_targets,
+            units.private_norms,
+            units.private_present,
+            None if units.private_offsets is None else np.diff(units.private_offsets),
+            units.private_weights,
+        )
+
+    @classmethod
+    def joined(cls, pieces: "Sequence[StoredRows]") -> Self:
+        """Those of all pieces, at least one, in order; copied."""
+        columns = list(zip(*pieces, strict=True))
+        by_user = pieces[0].private_counts is not None
+        return cls(
+            _joined_rows(columns[0]),
+            *(np.concatenate(column) for column in columns[1:4]),
+            *(np.concatenate(column) if by_user else None for column in columns[4:]),
+        )
+
+    def at(self, private_positions: NDArray[np.int64]) -> "StoredRows":
+        """Those of the records at some positions, copied, where a unit is a record."""
+        return StoredRows(
+            gather_rows(self.private_features, private_positions),
+            self.private_targets[private_positions],
+            self.private_norms[private_positions],
+            self.private_present[private_positions],
+            None,
+            None,
+        )
+
+    def units(self, public: Public, *, seeded: bool = False, origin: str = "") -> Units:
+        """As units, not copied."""
+        return Units(
+            public=public,
+            private_features=self.private_features,
+            private_targets=self.private_targets,
+            private_norms=self.private_norms,
+            private_present=self.private_present,
+            private_offsets=None if self.private_counts is None else offsets(self.private_counts),
+            private_weights=self.private_weights,
+            seeded=seeded,
+            origin=origin,
+        )
+
+
+def _joined_rows(private_pieces: Sequence[Any]) -> Rows:
+    """The rows of all pieces, stored as they are."""
+    first = private_pieces[0]
+    if isinstance(first, MappedRows):
+        private_source = _joined_rows([private_piece.private_source for private_piece in private_pieces])
+        return MappedRows(private_source, first.matrix, first.bound)
+    if isinstance(first, GridRows):
+        private_steps = _joined_rows([private_piece.private_steps for private_piece in private_pieces])
+        return GridRows(private_steps, first.steps)  # type: ignore[arg-type]  # an array of integers
+    if isinstance(first, np.ndarray):
+        private_rows = aligned_zeros(sum(map(len, private_pieces)), first.shape[1], first.dtype)
+        np.concatenate(private_pieces, out=private_rows)
+        return private_rows
+    return sparse.csr_array(sparse.vstack(private_pieces, format="csr"))
+
+
+# ---- What is made of the units of a part after it has been read: mapped rows, and choices of units ---------
+
+
+class Mapped(NamedTuple):
+    """Mapped rows, see `Units.mapped`."""
+
+    matrix: NDArray[np.float64]
+    row_bound: float
+
+    def at(self, parts: Sequence[int]) -> "Mapped":
+        """What those who hold some parts need to know of it."""
+        del parts
+        return self
+
+    def applied(self, part: int, units: Units) -> Units:
+        """The units of a part after the step."""
+        del part
+        return units.mapped(self.matrix, self.row_bound)
+
+
+class Chosen(NamedTuple):
+    """Some units of each part that somebody holds, who finds them; they stay in their part. Private.
+
+    Attributes:
+        size: their public number in all parts.
+        private_shares: of each part, by its index: the places in it, the position of its first unit among all, how many
+            it has, and the position of the first one chosen among all that are.
+    """
+
+    size: int
+    private_shares: dict[int, tuple[Places, int, int, int]]
+
+    def applied(self, part: int, units: Units) -> Units:
+        """The units of a part after the step."""
+        private_places, start, count, first = self.private_shares[part]
+        private_own = GivenPlaces(private_places.within(start, start + count) - start)
+        return dataclasses.replace(units.subset(private_own, self.size), first=first)
+
+
+class Choice(NamedTuple):
+    """Some units of all parts, see `Units.subset`. Private.
+
+    Attributes:
+        size: their public number.
+        private_places: where they are.
+        private_ranges: where each part begins and ends.
+        private_firsts: of each part, the position of the first one chosen among all that are.
+    """
+
+    size: int
+    private_places: Places
+    private_ranges: Sequence[tuple[int, int]]
+    private_firsts: Sequence[int]
+
+    def at(self, parts: Sequence[int]) -> Chosen:
+        """What those who hold some parts need to know of it."""
+        private_shares = dict[int, tuple[Places, int, int, int]]()
+        for part in parts:
+            start, stop = self.private_ranges[part]
+            private_near = self.private_places.near(start, stop)
+            private_shares[part] = (private_near, start, stop - start, self.private_firsts[part])
+        return Chosen(self.size, private_shares)
+
+
+SentStep = Mapped | Chosen
+Step = Mapped | Choice
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Whether a worker runs the privopt of this process: clips are enforced by the code that is where the
+# records are.
+
+
+class OtherCode(Exception):
+    """A worker has another privopt."""
+
+
+@lru_cache
+def code_digest() -> str:
+    """A digest of the sources of the package, as they lie on this machine's disk.
+
+    What nobody can import, such as the files of editors, is none of them.
+    """
+    package = Path(__file__).parents[2]
+    found = hashlib.blake2b(digest_size=16)
+    for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package)
+        if not all(part.isidentifier() for part in name.with_suffix("").parts):
+            continue
+        content = path.read_bytes()
+        found.update(f"{name.as_posix()} {len(content)} ".encode())
+        found.update(content)
+    return found.hexdigest()
+
+
+def require_same(digest: str | None) -> None:
+    """Refuse to read records for a driver of another privopt.
+
+    Args:
+        digest: of the driver's; None where the driver is this process.
+    Raises:
+        OtherCode: it is another.
+    """
+    if digest not in (None, code_digest()):
+        raise OtherCode

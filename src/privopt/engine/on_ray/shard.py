@@ -17,14 +17,10 @@ from privopt.data.places import GivenPlaces
 from privopt.data.record_source import Description, RecordSource
 from privopt.data.units import Units
 from privopt.engine.drawn_rows import DrawnRows, drawn_rows
-from privopt.engine.exact_sum import ExactSum
 from privopt.engine.fast_path import thread_count
 from privopt.engine.in_process import InProcessEngine
-from privopt.engine.on_ray.layout import PartPlan, read_part
-from privopt.engine.on_ray.same_code import require_same
-from privopt.engine.on_ray.steps import SentStep
-from privopt.engine.on_ray.stored_rows import StoredRows
-from privopt.engine.parts import Range
+from privopt.engine.on_ray.layout import PartPlan, SentStep, StoredRows, read_part, require_same
+from privopt.engine.parts import ExactSum, Range
 from privopt.engine.reference import ReferenceEngine
 from privopt.precision import double_precision
 from privopt.problems import losses
@@ -32,7 +28,7 @@ from privopt.proofs.huberised_objective import HuberisedObjective
 from privopt.proofs.huberised_sum import LossSum
 from privopt.public import Public, Relation
 from privopt.queries.base import MeanQuery
-from privopt.queries.gradient import ClippedGradient
+from privopt.queries.slopes import ClippedGradient
 
 T = TypeVar("T")
 

@@ -7,12 +7,15 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
+import time
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from privopt.errors import ArgumentError
 
@@ -209,3 +212,193 @@ def _instead(place: Any, name: str, value: Any) -> Generator[None]:
 
 def _nothing(*_: Any, **__: Any) -> None:
     pass
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Whether a cluster of somebody else's lets us in, and nobody who has no token: asked before anything is
+# sent there.
+
+
+_LAST_PORT = 65_535
+_PROBE_SECONDS = 30
+_LISTENER_SECONDS = 5
+_REFUSED, _ANSWERED = 10, 11
+
+# Asks a cluster for something small. In another process, which can leave out our token, and imports nothing from the
+# folder that it runs in.
+_PROBE = f"""
+import sys
+from ray._raylet import GcsClient
+from ray.exceptions import AuthenticationError
+try:
+    GcsClient(address=sys.argv[1]).internal_kv_keys(b"privopt", None, timeout=10)
+except AuthenticationError:
+    sys.exit({_REFUSED})
+sys.exit({_ANSWERED})
+"""
+
+
+def check_address(address: str) -> None:
+    """Refuse what is no address of a head.
+
+    Raises:
+        ArgumentError: it is none.
+    """
+    host, _, port = address.rpartition(":")
+    if "://" in address:
+        raise ArgumentError(
+            f"address must be HOST:PORT of a cluster's head, got {address!r}: Ray Client is not used, since its proxy "
+            "would hold what belongs to this process. Run this command on a machine of the cluster's network."
+        )
+    if not host or not port.isdecimal() or not 0 < int(port) <= _LAST_PORT:
+        raise ArgumentError(f"address must be HOST:PORT of a cluster's head, got {address!r}.")
+
+
+def without_tokens(address: str) -> ArgumentError:
+    """The refusal of a cluster that lets everybody in."""
+    return ArgumentError(
+        f"the Ray cluster at {address} asks for no tokens, so whoever reaches it can read the records: start it with "
+        "RAY_AUTH_MODE=token, or say that you trust everybody on its network (--trust-network), which the report says."
+    )
+
+
+def admitted(address: str, *, trust_network: bool) -> bool:
+    """Whether a cluster that lets us in asks for tokens.
+
+    Args:
+        address: of its head.
+        trust_network: whether one that asks for none may be used.
+    Raises:
+        ArgumentError: it cannot be reached, asks for no tokens, or for another than ours.
+    """
+    _require_listener(address)
+    has_tokens = asks_for_tokens(address)
+    if not has_tokens and not trust_network:
+        raise without_tokens(address)
+    if has_tokens and not (os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")):
+        raise ArgumentError(
+            f"the Ray cluster at {address} asks for a token: set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to a file that "
+            "only you can read."
+        )
+    if has_tokens and _refused(address, {**os.environ, "RAY_AUTH_MODE": "token"}):
+        raise ArgumentError(
+            f"the Ray cluster at {address} does not accept our token: set RAY_AUTH_TOKEN to its own."
+        )
+    return has_tokens
+
+
+def require_node(address: str) -> None:
+    """Refuse to join from a machine on which no node of Ray runs, for which Ray itself would wait a minute.
+
+    Raises:
+        ArgumentError: this is one.
+    """
+    services = importlib.import_module("ray._private.services")
+    if not services.find_node_ids():
+        raise ArgumentError(
+            f"this machine is none of the Ray cluster's at {address}: run this command on one of them, or make this "
+            f"one of them, which lends no cores (ray start --address {address} --num-cpus 0)."
+        )
+
+
+def _require_listener(address: str) -> None:
+    """Refuse an address at which nobody listens, for which Ray would wait.
+
+    Raises:
+        ArgumentError: likewise.
+    """
+    if (why := why_unreached(address, _LISTENER_SECONDS)) is not None:
+        raise ArgumentError(
+            f"the Ray cluster at {address} cannot be reached ({why}): check the address, and that its head runs."
+        )
+
+
+def asks_for_tokens(address: str) -> bool:
+    """Whether a cluster refuses who has no token.
+
+    Raises:
+        ArgumentError: it does not answer.
+    """
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_AUTH_TOKEN")}
+    return _refused(address, {**environment, "RAY_AUTH_MODE": "disabled"})
+
+
+def _refused(address: str, environment: dict[str, str]) -> bool:
+    """Whether a cluster refuses who asks with the token of an environment.
+
+    Raises:
+        ArgumentError: it does not answer.
+    """
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-P", "-c", _PROBE, address],
+            env=environment,
+            capture_output=True,
+            timeout=_PROBE_SECONDS,
+            check=False,
+        ).returncode
+    except subprocess.TimeoutExpired:
+        asked = None
+    if asked not in (_REFUSED, _ANSWERED):
+        raise ArgumentError(
+            f"the Ray cluster at {address} cannot be reached: check the address, that it runs, and, where it encrypts, "
+            "that RAY_USE_TLS and RAY_TLS_... name certificates that it accepts."
+        )
+    return asked == _REFUSED
+
+
+# ------------------------------------------------------------------------------------------------------------
+# The servers of others' cluster on which a run rests: whether they can be reached while answers are waited
+# for.
+# Ray ends this process, without a word on what was charged, a minute after it has lost the head's server of facts; and
+# where this machine's own node is gone it makes no worker anew, and waits.
+
+
+SILENCE = 30.0  # seconds out of reach after which a server counts as gone: it may have started anew before
+_LOOK = 3.0  # seconds between looks
+_PATIENCE = 2.0  # seconds that a server has to accept
+
+UNENDED = "a connection to Ray that does not end"  # name of the thread that waits for it
+
+
+class Reach:
+    """Servers that are looked at.
+
+    Args:
+        servers: HOST:PORT of each, by what it is called.
+    """
+
+    def __init__(self, servers: Mapping[str, str]) -> None:
+        self._servers = servers
+        self._looked = time.monotonic()
+        self._since: dict[str, float] = {}  # when one was first found out of reach, of those that still are
+
+    @property
+    def gone(self) -> str | None:
+        """Which server all looks have missed for `SILENCE` seconds, in words; None for none."""
+        now = time.monotonic()
+        if now - self._looked >= _LOOK:
+            missed = [name for name, where in self._servers.items() if why_unreached(where, _PATIENCE)]
+            self._since = {name: self._since.get(name, now) for name in missed}
+            self._looked = time.monotonic()
+        gone = next((name for name, since in self._since.items() if now - since >= SILENCE), None)
+        return None if gone is None else f"{gone} has been out of reach for {SILENCE:.0f} seconds"
+
+
+def why_unreached(address: str, seconds: float) -> str | None:
+    """Why nobody is reached at HOST:PORT, in a few words; None where somebody listens there."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), seconds).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
+    return None
+
+
+def leave(code: int) -> NoReturn:
+    """End this process with an exit code; without Python's own where Ray still waits, which would crash."""
+    if any(each.name == UNENDED for each in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)

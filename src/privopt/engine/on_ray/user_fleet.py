@@ -11,13 +11,12 @@ import numpy as np
 
 from privopt.data.read_units import stored_bytes
 from privopt.data.record_source import Description, RecordSource
-from privopt.data.unit_count import check_units
+from privopt.data.targets import check_units
 from privopt.engine.on_ray.cluster import STORE_BYTES, Cluster
-from privopt.engine.on_ray.exchange import AT_ONCE, Exchange
 from privopt.engine.on_ray.fleet import LOADING, PATIENCE, Fleet, Worker, unavailable
 from privopt.engine.on_ray.layout import Layout, PartPlan, lay_out
 from privopt.engine.on_ray.shard import Shard
-from privopt.engine.on_ray.user_shard import Owners, UserActor
+from privopt.engine.on_ray.user_shard import AT_ONCE, Exchange, Owners, UserActor
 from privopt.engine.parts import Range
 from privopt.engine.placement import Placement
 

@@ -8,24 +8,20 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from privopt.data.derived import Extra
 from privopt.data.read_units import entry_bytes, most_entries, read_units, stored_bytes
 from privopt.data.record_source import Description, RecordSource
 from privopt.data.room import Room
-from privopt.data.unit_count import check_units
+from privopt.data.storage import Extra
+from privopt.data.targets import check_units
 from privopt.data.units import Units, UnitsNoise
-from privopt.data.user_digests import NOBODY, Digests, user_digests
-from privopt.data.user_parts import UserRecords
-from privopt.data.user_runs import AT_ONCE, UserRuns
-from privopt.data.user_secret import UserSecret
+from privopt.data.user_keys import UserSecret
+from privopt.data.user_parts import AT_ONCE, NOBODY, Digests, UserRecords, UserRuns, user_digests
 from privopt.engine.in_process import InProcessEngine
-from privopt.engine.memory_limit import memory_share
 from privopt.engine.parts import Range
-from privopt.engine.placement import Placement
-from privopt.engine.streamed.disk import NoRoom
-from privopt.engine.streamed.residency import Residency
+from privopt.engine.placement import Placement, memory_share
+from privopt.engine.protocol import Succession
+from privopt.engine.streamed.disk import NoRoom, Residency
 from privopt.engine.streamed.spool import KeptRoom, Spool
-from privopt.engine.succession import Succession
 from privopt.errors import ArgumentError, DataUnavailable
 from privopt.public import Relation
 from privopt.queries.base import Query

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.data.derived import spare_bytes
+from privopt.data.storage import spare_bytes
 from privopt.engine.streamed.disk import (
     Descriptor,
+    Residency,
     explained,
     mapped_file,
     nameless_file,
@@ -22,7 +23,6 @@ from privopt.engine.streamed.disk import (
     whole,
     write,
 )
-from privopt.engine.streamed.residency import Residency
 from privopt.errors import DataUnavailable
 
 # ---- Room on a disk that is lent piece by piece, and again what is given back. PRIVATE ---------------------
