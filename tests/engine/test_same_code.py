@@ -56,7 +56,7 @@ def test_any_change_of_the_sources_is_another_code(
     package = tmp_path / "privopt"
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(str(privopt.__file__)).parent, package, ignore=ignored)
-    monkeypatch.setattr(same_code, "__file__", str(package / "engine" / "on_ray" / "same_code.py"))
+    monkeypatch.setattr(same_code, "__file__", str(package / "engine" / "on_ray" / "layout.py"))
     digest = code_digest.__wrapped__
     assert digest() == code_digest()
     (package / "data" / ".#rows.py").symlink_to("somebody@machine.1234")  # of an editor in which it is open

@@ -49,7 +49,7 @@ from privopt.solvers.registry import NAMES, SOLVERS, named
 CORE = ("data", "queries", "engine", "mechanisms", "ledger", "curator", "proofs")
 RANK = {room: place for place, room in enumerate((*CORE, "problems"))}  # in the order in which data travel
 # Of `problems`: read where a statement of `proofs` is about them.
-FORMULAS = ("glm.py", "losses.py", "cornered_losses.py", "bounded_losses.py")
+FORMULAS = ("glm.py", "losses.py", "bounded_losses.py")
 CALLS = "black_box.py"  # also of `problems/`: what keeps calls of a black box for one record apart from the others
 SOURCE = Path(privopt.__file__).parent
 RECORDS, WIDTH, RECORDS_OF_A_USER = 400, 3, 2

@@ -8,9 +8,8 @@ from pathlib import Path
 from rich.console import Console
 
 from privopt.commands import model_directory, planning, screen
-from privopt.commands import paying as resuming
 from privopt.commands.options import FitOptions
-from privopt.commands.paying import Paying, account_for
+from privopt.commands.paying import Paying, account_for, resumable_in
 from privopt.commands.planning import settled_for
 from privopt.commands.screen import GIVE_TABLE, Mistake, require_given
 from privopt.commands.task import Estimator, Task, needed_options, opened, units_of
@@ -48,7 +47,7 @@ def run(
         check_key(sign_key)
     task = Task.of(options)
     paying = Paying(account_for(options.account, options.data_set))
-    resumed = resuming.resumable_in(options.resume, options.random_state, output=directory)
+    resumed = resumable_in(options.resume, options.random_state, output=directory)
     with _reserved(directory), resumed:
         table, terminal = opened(files, task), screen.console()
         n, how_n = units_of(table, files, task, terminal)

@@ -21,9 +21,8 @@ from privopt.data.storage import stored_dense
 from privopt.engine.choose import exceeding, most_rows, needed_at_once, needed_bytes, reading_bytes, settled
 from privopt.engine.on_ray.starting import cores
 from privopt.engine.placement import Placement, lies_in_memory, memory_share
-from privopt.planning import plan as user_words
 from privopt.planning.averaging import data_bytes, pass_seconds
-from privopt.planning.plan import Plan
+from privopt.planning.plan import Plan, objective, promise, records
 from privopt.planning.users import CapPrice
 from privopt.plans import Plans
 from privopt.public import Public, Relation
@@ -113,10 +112,10 @@ def _rows(task: Task, plan: Plan, n: int, how_n: str) -> list[tuple[str, str]]:
     user, relation = task.schema.user, plan.public.relation
     protected = "one record"
     if task.unit == "user":
-        protected = f"one user ({named(task.groups)}): {user_words.promise(plan.public)};"
+        protected = f"one user ({named(task.groups)}): {promise(plan.public)};"
     rows = [
         ("protected", f"{protected} among {n:,}; {MEANING[relation]}"),
-        *([("objective", user_words.objective(plan.public))] if task.unit == "user" else []),
+        *([("objective", objective(plan.public))] if task.unit == "user" else []),
         ("n", f"{n:,} {task.unit}s, {how_n}; {PUBLIC_NUMBER[relation]}"),
         ("price", screen.price_row(plan, check_delta(task.options.delta, n)[1])),
         ("model", _model(task)),
@@ -177,13 +176,13 @@ def _cap_row(price: CapPrice) -> tuple[str, str]:
     noise = f"noise of one mean {number(price.noise, 2)} of the largest contribution"
     expected = f"excess {number(price.excess, 2)}; {noise}"
     if price.cap is None:
-        typical = user_words.records(price.typical_records)
+        typical = records(price.typical_records)
         return (
             "records",
             f"{expected}. Protects one record of {price.units:,}; a person with {typical} would have epsilon "
             f"{number(price.epsilon_of_person, 2)}, not the one above",
         )
-    kept = f"{user_words.records(price.typical_records)} of a typical person used"
+    kept = f"{records(price.typical_records)} of a typical person used"
     least = "" if price.units >= price.smallest_n else f". TOO FEW: needs {price.smallest_n:,} users"
     return f"cap {price.cap:,}", f"{expected}; {kept}{least}"
 

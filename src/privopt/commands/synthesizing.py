@@ -12,10 +12,9 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from privopt.atomic_files import replace_file
-from privopt.commands import paying as resuming
 from privopt.commands import screen
 from privopt.commands.options import MAX_RECORDS, SynthesisOptions
-from privopt.commands.paying import Paying, account_for
+from privopt.commands.paying import Paying, account_for, resumable_in
 from privopt.commands.planning import MEANING, PUBLIC_NUMBER
 from privopt.commands.screen import (
     GIVE_TABLE,
@@ -67,7 +66,7 @@ def run(
     check_delta(options.delta, 2)
     schema = Schema.from_json(options.schema, options.schema_name)
     paying = Paying(account_for(options.account, options.data_set))
-    with resuming.resumable_in(options.resume, options.random_state, output=file):
+    with resumable_in(options.resume, options.random_state, output=file):
         _synthesise(files, schema, options, paying, file, sign_key)
 
 

@@ -185,7 +185,8 @@ class Curator(StreamKeeper):
         Args:
             query: the contribution that is computed. A unit without records, or whose contribution is not finite, has
                 the point 0.
-            groups: C, if points belong to C random groups of units, see `data.participants`, and not to units. A group counts
+            groups: C, if points belong to C random groups of units, see `data.participants`, and not to units. A group
+            counts
                 as one unit with the records of all its members; one without records has the point 0.
             sample: a stream of `TestedSamples`, if the points are a fresh secret sample for it: it alone answers about
                 them. The contributions of all units are computed all the same.

@@ -6,9 +6,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from privopt.data import storage as derived
 from privopt.data.read_units import read_units
 from privopt.data.record_source import Description, RecordSource
+from privopt.data.storage import DENSE_VIEW_BYTES
 from privopt.data.units import Units, UnitsNoise
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.placement import Placement, memory_share
@@ -71,7 +71,7 @@ def needed_bytes(public_rows: int, width: int, storage: Any = "float32", entries
     ).itemsize  # another is refused by whoever stores
     stored, sparse = width if entries is None else entries, entries is not None
     row, mapped = row_bytes(entry, stored, sparse=sparse), width * max(entry, LEAST_MAPPED)
-    if sparse and public_rows * mapped > derived.DENSE_VIEW_BYTES:
+    if sparse and public_rows * mapped > DENSE_VIEW_BYTES:
         mapped = 0  # computed as it is asked for
     kept, reading = row + max(row, mapped), reading_bytes(public_rows, stored)
     return math.ceil(public_rows * (kept + max(REST_SHARE * kept, RECORD_REST))) + reading

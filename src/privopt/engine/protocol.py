@@ -105,7 +105,7 @@ class Engine(Protocol):
         ...
 
     def gather_groups(self, query: MeanQuery, private_draw: GroupDraw) -> NDArray[np.float64]:
-        """Each group's clipped contribution as a flat vector, (C, k), see `data.participants`; zero for an empty group."""
+        """Each group's clipped contribution as a flat vector, (C, k), `data.participants`; zero for an empty group."""
         ...
 
     def presence(self) -> NDArray[np.bool_]:

@@ -131,7 +131,7 @@ class ReferenceEngine:
             )
 
     def gather_groups(self, query: MeanQuery, private_draw: GroupDraw) -> NDArray[np.float64]:
-        """Each group's clipped contribution as a flat vector, (C, k), see `data.participants`; zero for an empty group."""
+        """Each group's clipped contribution as a flat vector, (C, k), `data.participants`; zero for an empty group."""
         private_parts = group_parts(self.units, private_draw)
         return np.concatenate(
             [ReferenceEngine(private_part).vectors(query) for private_part in private_parts]

@@ -19,9 +19,8 @@ from privopt.estimators.scaling import Bounds, FeatureScaling, RowLengths, Scale
 from privopt.estimators.specification import ENTRIES, ROUNDED_UP, Shape, Specification
 from privopt.estimators.targets import Target
 from privopt.ledger.amounts import Budget
-from privopt.planning import plan as storage_words
-from privopt.planning import plan as user_words
-from privopt.planning.plan import Plan
+from privopt.planning import plan
+from privopt.planning.plan import Plan, meaning_of
 from privopt.planning.task import Instance
 from privopt.problems.problem import Problem
 from privopt.public import INTEGER_STORAGES, Public, Relation
@@ -244,7 +243,7 @@ class Setup:
                 f"Longest scaled row, given by the user: {self.row_bound:g}; longer rows were shortened."
             )
         if given.storage in INTEGER_STORAGES:
-            sentences.append(f"Storage, chosen by the user: {storage_words.meaning_of(given.storage)}.")
+            sentences.append(f"Storage, chosen by the user: {meaning_of(given.storage)}.")
         units = "users" if self.shape.by_user else "records"
         if given.n is not None:
             sentences.append(f"Number of {units}, given by the user: {given.n:,}.")
@@ -253,11 +252,11 @@ class Setup:
             sentences.append(f"Number of {units}: public under replace-one.{counted}")
         if self.shape.by_user:
             sentences.append("User keys, given by the user: they name the owner of every record.")
-            sentences.append(user_words.meaning_of_cap(self.public))
+            sentences.append(plan.meaning_of_cap(self.public))
             by = (
                 "given by the user" if given.typical_records is not None else "by default the root of the cap"
             )
             sentences.append(
-                f"Typical number of records, {by}: {user_words.records(self.public.typical_records)} that are used."
+                f"Typical number of records, {by}: {plan.records(self.public.typical_records)} that are used."
             )
         return tuple(sentences)

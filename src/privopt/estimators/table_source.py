@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from privopt.data import cells
-from privopt.data import user_keys as keys
+from privopt.data import cells, user_keys
 from privopt.data.containers import arrow_arrays
 from privopt.errors import ArgumentError
 from privopt.problems.workload import MOST_CELLS, Workload
@@ -18,7 +17,8 @@ from privopt.tables.coding import TableCoding
 from privopt.tables.errors import TableError, instead_of
 from privopt.tables.file_format import PLAIN, FileFormat
 from privopt.tables.io import delimiter, read_table, row_count, separator, table_columns
-from privopt.tables.keys import columns_of, user_keys
+from privopt.tables.keys import columns_of
+from privopt.tables.keys import user_keys as keys_in_a_table
 from privopt.tables.schema import Schema
 from privopt.tables.table import Table
 
@@ -131,13 +131,13 @@ def keys_of_users(groups: Any, table: Any, rows: int, written: FileFormat) -> An
         return None
     if isinstance(groups, str | tuple):
         private_table = table.read(columns_of(groups)) if isinstance(table, Table) else table
-        return user_keys(private_table, groups, written)
-    return keys.as_keys(keys.user_codes(groups, rows))
+        return keys_in_a_table(private_table, groups, written)
+    return user_keys.as_keys(user_keys.user_codes(groups, rows))
 
 
 def user_count(private_keys: Any) -> int:
     """How many different users there are: public under replace-one."""
-    return keys.user_count(int(np.nanmax(private_keys, initial=-1.0)) + 1)
+    return user_keys.user_count(int(np.nanmax(private_keys, initial=-1.0)) + 1)
 
 
 def _check_lengths(table: Mapping[Any, Any]) -> None:

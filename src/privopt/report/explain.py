@@ -6,9 +6,8 @@ from functools import partial
 from typing import NamedTuple
 
 from privopt.ledger.events import SelectionsEvent, leaf_counts
-from privopt.planning import plan as user_words
 from privopt.planning.goldstein_certificate import IN_SCALES
-from privopt.planning.plan import IMPROVEMENT_ENDS, WARNINGS, Finding
+from privopt.planning.plan import IMPROVEMENT_ENDS, WARNINGS, Finding, promise
 from privopt.public import Relation
 from privopt.report import words
 from privopt.report.facts import ReportFacts, sure
@@ -75,7 +74,7 @@ def protection(report: ReportFacts) -> str:
     else:
         among = f" among up to {report.n:,}"
     if report.unit == "user" and report.plan is not None:
-        among += f": {user_words.promise(report.plan.public)}"
+        among += f": {promise(report.plan.public)}"
     if report.relation is Relation.REPLACE_ONE:
         secret = (
             f"whether the data of a given {unit} are real or were replaced by something entirely different"
@@ -398,7 +397,7 @@ def one_line(report: ReportFacts) -> str:
     among = "" if report.n is None else f", among {report.n:,} {report.unit}s"
     of_each = ""
     if report.unit == "user" and report.plan is not None:
-        of_each = f": {user_words.promise(report.plan.public)}"
+        of_each = f": {promise(report.plan.public)}"
     return noun + among + of_each
 
 

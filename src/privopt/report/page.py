@@ -10,10 +10,8 @@ from typing import Any
 from privopt.json_values import json_value
 from privopt.ledger import accounting
 from privopt.ledger.events import DeltaEvent, RoundingEvent, SelectionsEvent, leaf_counts, sequence
-from privopt.planning import plan as storage_words
-from privopt.planning import plan as user_words
 from privopt.planning.counts import RELATIVE_SETTINGS
-from privopt.planning.plan import warnings_in
+from privopt.planning.plan import meaning_of, meaning_of_cap, meaning_of_typical, objective, warnings_in
 from privopt.public import STORAGES, Relation
 from privopt.report import explain, facts, words
 from privopt.report.explain import Point, noise_source
@@ -391,9 +389,9 @@ def _of_users(report: ReportFacts) -> list[Point]:
     counted = "whether or not they have records" if report.relation is Relation.REPLACE_ONE else "at most"
     return [
         Point("Users", f"{public.n:,}, {counted}; a person with none adds nothing and changes no divisor"),
-        Point("What was minimised", user_words.objective(public)),
-        Point("Records used of one person", user_words.meaning_of_cap(public)),
-        Point("Typical number of records", user_words.meaning_of_typical(public)),
+        Point("What was minimised", objective(public)),
+        Point("Records used of one person", meaning_of_cap(public)),
+        Point("Typical number of records", meaning_of_typical(public)),
     ]
 
 
@@ -401,7 +399,7 @@ def _storage(report: ReportFacts) -> list[Point]:
     """The format of the stored rows, where it is not the usual one."""
     if report.plan is None or report.plan.public.storage == STORAGES[0]:
         return []
-    return [Point("Storage", storage_words.meaning_of(report.plan.public.storage))]
+    return [Point("Storage", meaning_of(report.plan.public.storage))]
 
 
 def _tests(report: ReportFacts) -> list[Point]:

@@ -12,9 +12,8 @@ from privopt.atomic_files import replace_file
 from privopt.json_values import described_array, json_value, plain
 from privopt.ledger.events import event_from_dict
 from privopt.notebook import card
-from privopt.planning import plan as user_words
 from privopt.planning.notices import NO_RELEASES
-from privopt.planning.plan import Finding, Picture, Plan, figure, in_sentences, own_lines, warnings_in
+from privopt.planning.plan import Finding, Picture, Plan, aim, figure, in_sentences, own_lines, warnings_in
 from privopt.printable import printable_lines
 from privopt.public import Relation
 from privopt.report import explain, facts, words
@@ -342,7 +341,7 @@ def _guarantee(report: ReportFacts) -> list[tuple[str, str]]:
 def _objective(report: ReportFacts) -> list[tuple[str, str]]:
     if report.plan is None or not report.plan.public.by_user:
         return []
-    return [("minimised", user_words.aim(report.plan.public))]
+    return [("minimised", aim(report.plan.public))]
 
 
 def _releases(report: ReportFacts) -> str:

@@ -14,9 +14,8 @@ from jaxtyping import Array
 from privopt.curator.base import Curator
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import counts
-from privopt.planning import shrinkage as rescaling
 from privopt.planning.coordinates import RowSpectrum
-from privopt.planning.shrinkage import NoisePath, shrinkage
+from privopt.planning.shrinkage import STEPS, Estimate, NoisePath, constants_of, shrinkage, two_columns
 from privopt.problems.losses import GLMLoss, Quantile
 from privopt.problems.problem import Problem
 from privopt.queries.slopes import ClippedGradient
@@ -92,7 +91,7 @@ def rescaled(
     """The parameters (d,) with their predictions scaled and shifted.
 
     Args:
-        curator: answers `rescaling.STEPS` gradients of two entries.
+        curator: answers `STEPS` gradients of two entries.
         problem: of a generalised-linear loss, with a ridge or no penalty.
         params: the released result, (d,).
         rows: the spectrum of the released second moment.
@@ -100,21 +99,21 @@ def rescaled(
         clip: C, the clipping norm of the gradients by (shift, scale); public.
         noise: of each of these gradients.
     """
-    loss, columns = problem.loss, rescaling.two_columns(rows, params)
+    loss, columns = problem.loss, two_columns(rows, params)
     assert isinstance(loss, GLMLoss)
     kept = 1.0 if path is None else shrinkage(path, columns.found, loss)
     basis = jnp.asarray(columns.basis)
     ridge = basis.T @ problem.regulariser.gradient(basis)
-    estimate = rescaling.Estimate.before(columns.found, kept, loss, np.asarray(ridge, np.float64))
+    estimate = Estimate.before(columns.found, kept, loss, np.asarray(ridge, np.float64))
     longest = curator.public.row_bound * float(np.linalg.norm(columns.basis)) * (1.0 + 1e-6)
     curator.announce("scale and shift of the predictions")
     view = curator.view(columns.basis, longest)
-    for _ in range(rescaling.STEPS):
+    for _ in range(STEPS):
         query = ClippedGradient(
             loss=loss,
             at=jnp.asarray(estimate.theta),
             clip=clip,
-            balanced=rescaling.constants_of(loss).two_classes,
+            balanced=constants_of(loss).two_classes,
         )
         gradient = view.release(query, noise)
         deviation = noise.noise_multiplier * float(query.sensitivity(view.public))

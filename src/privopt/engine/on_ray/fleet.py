@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 from privopt.data.record_source import Description, RecordSource
 from privopt.data.user_parts import KeysOfOwnTypes
-from privopt.engine import parts as progress
 from privopt.engine.on_ray.cluster import Cluster
 from privopt.engine.on_ray.layout import Layout, OtherCode, PartPlan, Step, code_digest, cut
 from privopt.engine.on_ray.shard import NO_PART, SOURCE, Failure, NumberedStep, Preparation, Shard, total_of
-from privopt.engine.parts import ExactSum
+from privopt.engine.parts import ROUND, ROWS, ExactSum, tell
 from privopt.errors import STAYS_CHARGED, ArgumentError, DataUnavailable
 from privopt.public import Relation
 
@@ -240,7 +239,7 @@ class Fleet:
         Args:
             known_as: on which units.
             calls: what to ask each worker, who makes the steps that led to the units first.
-            told: whether all parts are asked, so that it is told how many have answered, see `progress.tell`.
+            told: whether all parts are asked, so that it is told how many have answered, see `tell`.
         Raises:
             DataUnavailable: a worker failed, or was lost once too often; or the records have changed.
         """
@@ -362,12 +361,12 @@ class Fleet:
                     del waiting[k]
                     if told:
                         answered = sum(len(self.workers[each].parts) for each in answers)
-                        progress.tell(progress.ROUND, answered, len(self._owner), self._layout.public)
+                        tell(ROUND, answered, len(self._owner), self._layout.public)
                 else:
                     self.workers[k].loading.popleft()
                     left_to_read = sum(len(worker.loading) for worker in self.workers)
                     parts = len(self._owner)
-                    progress.tell(progress.ROWS, parts - left_to_read, parts, self._layout.public)
+                    tell(ROWS, parts - left_to_read, parts, self._layout.public)
             for k, what in lost.items():
                 if self.workers[k].actor is asked[k]:  # else it was found to be lost by another's replacement
                     self._replace(k, what)
