@@ -8,8 +8,9 @@ import abc
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
+from privopt import papers
 from privopt.curator.base import Curator
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, leaf_counts
@@ -24,6 +25,7 @@ from privopt.solvers.fields import check_fields, declared
 from privopt.solvers.needs import Need
 
 P = TypeVar("P")
+K = TypeVar("K", bound="Program[Any]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,3 +325,69 @@ def derived_by_methods(kind: type) -> tuple[str, ...]:
     return tuple(
         name for name in dict.fromkeys(each.removeprefix("default_") for each in found) if name in own
     )
+
+
+# ---- Programs by name --------------------------------------------------------------------------------------
+class Choice(NamedTuple, Generic[K]):
+    """A program, and why "auto" took it.
+
+    Attributes:
+        solver: not configured yet.
+        reason: the end of a sentence after "because", printed in the plan; empty where the user named the program.
+    """
+
+    solver: K
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Registry(Generic[K]):
+    """The programs of one kind by their names.
+
+    Attributes:
+        kind: their class.
+        option: the argument that asks for one.
+        one: a program of the kind, in words.
+        example: the name of one of them, and an instance as it is typed.
+        offered: makers of those that `plan` compares and "auto" chooses among, with all fields open.
+        published: those of `privopt.papers`, which are named or not used at all.
+    """
+
+    kind: type[K]
+    option: str
+    one: str
+    example: tuple[str, str]
+    offered: Mapping[str, Callable[[], K]]
+    published: Mapping[str, str]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that can be asked for."""
+        return *self.offered, *self.published
+
+    def named(self, name: str) -> K:
+        """The program with one of the names, with all fields open."""
+        return self.offered[name]() if name in self.offered else papers.published(name)
+
+    def chosen(self, given: Any, automatic: Callable[[], Choice[K]]) -> Choice[K]:
+        """The program meant by a name, an instance, or "auto".
+
+        Raises:
+            TypeError: it is neither a name nor a program of the kind.
+            ValueError: an unknown name.
+        """
+        name, instance = self.example
+        if not isinstance(given, str | self.kind):
+            what = given.__name__ + " itself" if isinstance(given, type) else type(given).__name__
+            raise TypeError(
+                f"{self.option} must be 'auto', a name such as {name!r}, or {self.one} like {instance}, got {what}."
+            )
+        if given == "auto":
+            return automatic()
+        if not isinstance(given, str):
+            return Choice(given)
+        if given not in self.names:
+            raise ValueError(
+                f"{self.option} must be 'auto', one of {sorted(self.names)} or {self.one}, got {given!r}."
+            )
+        return Choice(self.named(given))
