@@ -16,7 +16,7 @@ from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, repeat, sequence
 from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.planning import saddle
-from privopt.planning.sampled_dual_averaging import default_held, movers, price_shares
+from privopt.planning.sampled_dual_averaging import movers, price_shares
 from privopt.planning.task import Forecast, Task
 from privopt.problems.saddle import Game, Who
 from privopt.public import Public
@@ -50,9 +50,6 @@ class BestResponse(RoundSolver):
 
     range_x: float = derived(above=0)
     range_y: float = derived(above=0)
-
-    def default_held(self, task: Task[Game]) -> bool:
-        return default_held(self, task)
 
     def default_steps(self, task: Task[Game]) -> int:
         """T at which the inverse temperature of a choice, (n / (2 c L)) sqrt(8 rho / T), is AIM 2 log m sqrt(T) / L."""
@@ -92,10 +89,6 @@ class BestResponse(RoundSolver):
         """All: the first answers to the uniform strategy."""
         return self.steps
 
-    def choosing(self) -> list[Who]:
-        """The players who have a choice."""
-        return [one.who for one in self.players if one.vertices.count > 1]
-
     def event(self, public: Public) -> Event:
         """A selection a step and player with a choice."""
         del public
@@ -105,10 +98,6 @@ class BestResponse(RoundSolver):
         return sequence(
             [repeat(ExponentialMechanism(ranges[who]).event(), self.steps) for who in self.choosing()]
         )
-
-    def releases(self) -> int:
-        """A step and player with a choice."""
-        return self.steps * len(self.choosing())
 
     def forecast(self, instance: Task[Game]) -> Forecast:
         """Nothing is known but what a user should read."""
