@@ -14,7 +14,6 @@ import numpy as np
 from privopt.curator.base import Curator
 from privopt.games.gradients import Gradients, Strategy
 from privopt.games.rounds import RoundSolver
-from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, repeat, sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import saddle
@@ -88,12 +87,8 @@ class GradientPlayers(RoundSolver):
             }
             return self.with_(**noise, **still)
 
-        if not wanted or not task.is_private or not self.rounds_of_data():
-            solver = at(0.0)
-        else:
-            solver = at(
-                calibrate(lambda level: at(level).event(task.public), task.budget, task.public.relation)
-            )
+        priced = wanted and task.is_private and self.rounds_of_data()
+        solver = self.to_budget(task, at) if priced else at(0.0)
         for who in task.problem.players:
             if not solver.is_set(f"step_{who}"):
                 solver = solver.with_(**{f"step_{who}": solver.default_step(who, task)})

@@ -12,7 +12,6 @@ import numpy as np
 from privopt.curator.base import Curator
 from privopt.games.gradients import Gradients
 from privopt.games.rounds import RoundSolver, Weights, outcome_of, uniform_outcome
-from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, repeat, sequence
 from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.planning import saddle
@@ -83,7 +82,7 @@ class BestResponse(RoundSolver):
             return self.with_(**{f"range_{who}": math.inf for who in wanted})
         if not wanted or self.steps < 1:
             return at(1.0)
-        return at(calibrate(lambda level: at(level).event(task.public), task.budget, task.public.relation))
+        return self.to_budget(task, at)
 
     def rounds_of_data(self) -> int:
         """All: the first answers to the uniform strategy."""

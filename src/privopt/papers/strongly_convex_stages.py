@@ -172,7 +172,9 @@ class StronglyConvexStages(FrontEnd):
             for one, stage in zip(solver.solvers, solver.stages, strict=True)
         )
         split = solver.with_(solvers=inner, noise_multiplier=inner[0].noise_multiplier)
-        return split if self.inner.is_set("noise_multiplier") else split.at_budget(instance)
+        if not instance.is_private or self.inner.is_set("noise_multiplier"):
+            return split
+        return split.to_budget(instance)
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """A ridge on every coordinate, no other penalty, no set, and an inner solver that takes a ball."""

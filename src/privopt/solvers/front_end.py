@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from privopt.ledger.amounts import Budget
-from privopt.ledger.calibration import calibrate
 from privopt.ledger.curves import gaussian_budget
 from privopt.ledger.events import Event
 from privopt.planning.task import Forecast, Instance
@@ -63,15 +62,6 @@ class FrontEnd(Solver):
         return (
             scaled.with_(inner=self.inner.scaled(factor)) if self.inner.is_set("noise_multiplier") else scaled
         )
-
-    def at_budget(self, instance: Instance) -> Self:
-        """The configured solver with all its noise times the one factor that sets a whole run to the budget."""
-        if not instance.is_private:
-            return self
-        factor = calibrate(
-            lambda z: self.scaled(z).event(instance.public), instance.budget, instance.public.relation
-        )
-        return self.scaled(factor)
 
     def releases(self) -> int:
         """Its own, and the inner solver's."""
@@ -143,7 +133,7 @@ class FilteredFrontEnd(FrontEnd):
         if self.is_set("noise_multiplier"):
             solver = self
         elif instance.is_private:
-            solver = self.split(instance).at_budget(instance)
+            solver = self.split(instance).to_budget(instance)
         else:
             solver = self.with_(noise_multiplier=0.0)
         solver = solver.filled(instance)

@@ -135,7 +135,7 @@ class WarmStart(FrontEnd):
             choice_range=choice_range(self.share, instance),
             inner=inner,
         )
-        return split.at_budget(instance)
+        return split.to_budget(instance) if instance.is_private else split
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """At most four parameters, a range of values, and what the inner solver asks for."""
