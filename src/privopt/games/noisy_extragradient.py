@@ -75,7 +75,9 @@ class GradientPlayers(RoundSolver):
         """Noise set to the budget, and then the steps to the noise."""
         uses = max(1, self.rounds_of_data())
         # What the common noise multiplier is multiplied by: the dearer player's is smaller.
-        shares = {who: math.sqrt(uses / (2.0 * share)) for who, share in price_shares(task.problem).items()}
+        shares: dict[Who, float] = {
+            who: math.sqrt(uses / (2.0 * share)) for who, share in price_shares(task.problem).items()
+        }
         wanted: list[Who] = [who for who in shares if not self.is_set(f"noise_{who}")]
 
         def at(level: float) -> Self:
@@ -290,7 +292,9 @@ class SaddleGradientDescent(GradientPlayers):
 
     def run(self, curator: Curator, game: Game) -> Outcome:
         """Steps of both players from the same point, projected."""
-        points = {who: player.vertices.mix(player.vertices.uniform()) for who, player in game.players.items()}
+        points: dict[Who, Strategy] = {
+            who: player.vertices.mix(player.vertices.uniform()) for who, player in game.players.items()
+        }
         averages, total = {who: point.copy() for who, point in points.items()}, 0.0
         gradients = Gradients.on(curator, game, hold=self.held) if self.steps > 1 else Gradients(game)
         for t in range(self.steps):
