@@ -16,12 +16,14 @@ import typer
 from privopt.commands.interrupts import Interrupts
 from privopt.commands.options import (
     WORK,
+    AsJson,
     CheckOptions,
     CompositionName,
     CountedTables,
     EngineOption,
     FitOptions,
     ModelDirectory,
+    Neighbouring,
     Options,
     RelationName,
     ReleasesFile,
@@ -164,7 +166,7 @@ def fit(
 def plan(
     options: Options,
     table: CountedTables = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say what a fit would cost and achieve; a table is counted at most."""
     from privopt.commands import planning
@@ -177,7 +179,7 @@ def plan(
 def check(
     table: Tables,
     options: CheckOptions,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Count, for the holder of the data alone, which cells a schema cannot read: exact, outside of any guarantee."""
     from privopt.commands import checking
@@ -238,7 +240,7 @@ def verify(
             callback=on_this_machine,
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: AsJson = False,
     require_replay: RequireReplay = False,
     work: Work = WORK,
     releases: ReleasesFile = None,
@@ -289,6 +291,11 @@ AccountFile = Annotated[
 ]
 
 
+AsOf = Annotated[
+    str | None, typer.Option("--as-of", help="A date or time (UTC): as it was then.", show_default=False)
+]
+
+
 @account.command("create", cls=AskingCommand)
 def account_create(
     file: Annotated[
@@ -302,9 +309,7 @@ def account_create(
     delta: Annotated[
         float, number_option("--delta", "Total delta of all fits together; choose it well below 1 / n.")
     ],
-    relation: Annotated[
-        RelationName, typer.Option("--relation", help="What a neighbouring data set is.")
-    ] = RelationName.REPLACE_ONE,
+    relation: Neighbouring = RelationName.REPLACE_ONE,
     unit: Annotated[
         UnitName | None,
         typer.Option(
@@ -331,9 +336,7 @@ def account_create(
 @account.command("show", cls=PlainCommand)
 def account_show(
     file: AccountFile = None,
-    as_of: Annotated[
-        str | None, typer.Option("--as-of", help="A date or time (UTC): as it was then.", show_default=False)
-    ] = None,
+    as_of: AsOf = None,
     everything: Annotated[bool, typer.Option("--all", help="Every payment, not the latest alone.")] = False,
 ) -> None:
     """Say what is left, what was paid, and how the budget burnt down."""
@@ -346,9 +349,7 @@ def account_show(
 def account_export(
     file: AccountFile = None,
     output: Annotated[Path | None, place_option("--output", "JSON file; default: the terminal.")] = None,
-    as_of: Annotated[
-        str | None, typer.Option("--as-of", help="A date or time (UTC): as it was then.", show_default=False)
-    ] = None,
+    as_of: AsOf = None,
 ) -> None:
     """Write every payment with its events, price and hash as JSON."""
     from privopt.commands import accounts
@@ -365,7 +366,7 @@ def audit_map(
     engine: Annotated[
         EngineOption, typer.Option("--engine", help="What computes on the records.")
     ] = EngineOption.FAST,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: AsJson = False,
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print tables for the documentation.")
     ] = False,
@@ -408,7 +409,7 @@ def attack(
     delta: Annotated[float, typer.Option("--delta", help="The claim.")] = 1e-6,
     runs: Annotated[int, typer.Option("--runs", help="Pairs of runs of the optimal test.")] = 20,
     pairs: Annotated[int, typer.Option("--pairs", help="Coins of one fit.")] = 200,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Attack models on made-up data: a lower bound on epsilon for each; exit code 0 if no claim is refuted, else 1."""
     from privopt.commands import attacking
