@@ -36,6 +36,7 @@ from privopt.commands.options import (
     Work,
     number_option,
     on_this_machine,
+    option,
     place_option,
     with_options,
 )
@@ -291,9 +292,7 @@ AccountFile = Annotated[
 ]
 
 
-AsOf = Annotated[
-    str | None, typer.Option("--as-of", help="A date or time (UTC): as it was then.", show_default=False)
-]
+AsOf = Annotated[str | None, option("--as-of", "A date or time (UTC): as it was then.")]
 
 
 @account.command("create", cls=AskingCommand)
@@ -304,17 +303,14 @@ def account_create(
             metavar="FILE", help="The file to make, such as budget.sqlite.", callback=on_this_machine
         ),
     ],
-    data_set: Annotated[str, typer.Option("--data-set", help="Your name of the data.", show_default=False)],
+    data_set: Annotated[str, option("--data-set", "Your name of the data.")],
     epsilon: Annotated[float, number_option("--epsilon", "Total epsilon of all fits together.")],
     delta: Annotated[
         float, number_option("--delta", "Total delta of all fits together; choose it well below 1 / n.")
     ],
     relation: Neighbouring = RelationName.REPLACE_ONE,
     unit: Annotated[
-        UnitName | None,
-        typer.Option(
-            "--unit", help="What every fit must protect; default: as the first.", show_default=False
-        ),
+        UnitName | None, option("--unit", "What every fit must protect; default: as the first.")
     ] = None,
     composition: Annotated[
         CompositionName, typer.Option("--composition", help="How fits add up; basic pays for sampling too.")
@@ -389,16 +385,10 @@ audit_commands.command("map", cls=PlainCommand)(audit_map)
 @audit_commands.command(cls=PlainCommand)
 def attack(
     estimator: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--estimator", metavar="NAME", help="What is attacked; may be repeated.", show_default=False
-        ),
+        list[str] | None, option("--estimator", "What is attacked; may be repeated.", metavar="NAME")
     ] = None,
     solver: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--solver", metavar="NAME", help="A solver to attack; may be repeated.", show_default=False
-        ),
+        list[str] | None, option("--solver", "A solver to attack; may be repeated.", metavar="NAME")
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Attack every estimator at its defaults: minutes.")
