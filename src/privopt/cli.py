@@ -16,12 +16,14 @@ import typer
 from privopt.commands.interrupts import Interrupts
 from privopt.commands.options import (
     WORK,
+    AsJson,
     CheckOptions,
     CompositionName,
     CountedTables,
     EngineOption,
     FitOptions,
     ModelDirectory,
+    Neighbouring,
     Options,
     RelationName,
     ReleasesFile,
@@ -34,6 +36,7 @@ from privopt.commands.options import (
     Work,
     number_option,
     on_this_machine,
+    option,
     place_option,
     with_options,
 )
@@ -164,7 +167,7 @@ def fit(
 def plan(
     options: Options,
     table: CountedTables = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say what a fit would cost and achieve; a table is counted at most."""
     from privopt.commands import planning
@@ -177,7 +180,7 @@ def plan(
 def check(
     table: Tables,
     options: CheckOptions,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Count, for the holder of the data alone, which cells a schema cannot read: exact, outside of any guarantee."""
     from privopt.commands import checking
@@ -238,7 +241,7 @@ def verify(
             callback=on_this_machine,
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: AsJson = False,
     require_replay: RequireReplay = False,
     work: Work = WORK,
     releases: ReleasesFile = None,
@@ -289,6 +292,9 @@ AccountFile = Annotated[
 ]
 
 
+AsOf = Annotated[str | None, option("--as-of", "A date or time (UTC): as it was then.")]
+
+
 @account.command("create", cls=AskingCommand)
 def account_create(
     file: Annotated[
@@ -297,19 +303,14 @@ def account_create(
             metavar="FILE", help="The file to make, such as budget.sqlite.", callback=on_this_machine
         ),
     ],
-    data_set: Annotated[str, typer.Option("--data-set", help="Your name of the data.", show_default=False)],
+    data_set: Annotated[str, option("--data-set", "Your name of the data.")],
     epsilon: Annotated[float, number_option("--epsilon", "Total epsilon of all fits together.")],
     delta: Annotated[
         float, number_option("--delta", "Total delta of all fits together; choose it well below 1 / n.")
     ],
-    relation: Annotated[
-        RelationName, typer.Option("--relation", help="What a neighbouring data set is.")
-    ] = RelationName.REPLACE_ONE,
+    relation: Neighbouring = RelationName.REPLACE_ONE,
     unit: Annotated[
-        UnitName | None,
-        typer.Option(
-            "--unit", help="What every fit must protect; default: as the first.", show_default=False
-        ),
+        UnitName | None, option("--unit", "What every fit must protect; default: as the first.")
     ] = None,
     composition: Annotated[
         CompositionName, typer.Option("--composition", help="How fits add up; basic pays for sampling too.")
@@ -331,9 +332,7 @@ def account_create(
 @account.command("show", cls=PlainCommand)
 def account_show(
     file: AccountFile = None,
-    as_of: Annotated[
-        str | None, typer.Option("--as-of", help="A date or time (UTC): as it was then.", show_default=False)
-    ] = None,
+    as_of: AsOf = None,
     everything: Annotated[bool, typer.Option("--all", help="Every payment, not the latest alone.")] = False,
 ) -> None:
     """Say what is left, what was paid, and how the budget burnt down."""
@@ -346,9 +345,7 @@ def account_show(
 def account_export(
     file: AccountFile = None,
     output: Annotated[Path | None, place_option("--output", "JSON file; default: the terminal.")] = None,
-    as_of: Annotated[
-        str | None, typer.Option("--as-of", help="A date or time (UTC): as it was then.", show_default=False)
-    ] = None,
+    as_of: AsOf = None,
 ) -> None:
     """Write every payment with its events, price and hash as JSON."""
     from privopt.commands import accounts
@@ -365,7 +362,7 @@ def audit_map(
     engine: Annotated[
         EngineOption, typer.Option("--engine", help="What computes on the records.")
     ] = EngineOption.FAST,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: AsJson = False,
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print tables for the documentation.")
     ] = False,
@@ -388,16 +385,10 @@ audit_commands.command("map", cls=PlainCommand)(audit_map)
 @audit_commands.command(cls=PlainCommand)
 def attack(
     estimator: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--estimator", metavar="NAME", help="What is attacked; may be repeated.", show_default=False
-        ),
+        list[str] | None, option("--estimator", "What is attacked; may be repeated.", metavar="NAME")
     ] = None,
     solver: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--solver", metavar="NAME", help="A solver to attack; may be repeated.", show_default=False
-        ),
+        list[str] | None, option("--solver", "A solver to attack; may be repeated.", metavar="NAME")
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Attack every estimator at its defaults: minutes.")
@@ -408,7 +399,7 @@ def attack(
     delta: Annotated[float, typer.Option("--delta", help="The claim.")] = 1e-6,
     runs: Annotated[int, typer.Option("--runs", help="Pairs of runs of the optimal test.")] = 20,
     pairs: Annotated[int, typer.Option("--pairs", help="Coins of one fit.")] = 200,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Attack models on made-up data: a lower bound on epsilon for each; exit code 0 if no claim is refuted, else 1."""
     from privopt.commands import attacking

@@ -322,11 +322,7 @@ def _report(fit: Fit, rows: Sequence[Mapping[str, Any]]) -> PrivacyReport:
 
 
 def _check_statsmodels() -> None:
-    """Refuse before anything else is done.
-
-    Raises:
-        Mistake: the package that ships the records is not installed.
-    """
+    """Refuse before anything else is done."""
     if importlib.util.find_spec("statsmodels") is None:
         raise Mistake(
             "the demo's records ship with statsmodels, which is not installed: pip install 'privopt[demo]'."

@@ -173,12 +173,7 @@ def _entry(line: Line, left: float) -> dict[str, Any]:
 
 
 def _file(path: Path | None) -> AccountFile:
-    """The account's file: the one that was named, or the project's.
-
-    Raises:
-        Mistake: neither names one.
-        AccountError: there is no account in it.
-    """
+    """The account's file: the one that was named, or the project's."""
     path = Policy.here().account if path is None else path
     if path is None:
         raise Mistake(f"name the account's file, or a default in {ACCOUNT} or the project's file.")

@@ -93,11 +93,7 @@ def _fitted(
 
 @contextlib.contextmanager
 def _reserved(directory: Path) -> Generator[None]:
-    """Write to the directory before anything is read; on failure nothing new is left.
-
-    Raises:
-        Mistake: it cannot be made or written to.
-    """
+    """Write to the directory before anything is read; on failure nothing new is left."""
     new = [each for each in (directory, *directory.parents) if not each.exists()]
     try:
         try:
@@ -116,11 +112,7 @@ def _reserved(directory: Path) -> Generator[None]:
 
 
 def _free(output: Path | None, *, overwrite: bool) -> Path:
-    """The output directory, not in use yet.
-
-    Raises:
-        Mistake: it is a file, or holds something.
-    """
+    """The output directory, not in use yet."""
     assert output is not None
     if output.exists() and not output.is_dir():
         raise Mistake(f"--output {str(output)!r} is a file: give a directory.")

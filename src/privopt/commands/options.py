@@ -103,18 +103,19 @@ def on_this_machine(place: Path | None) -> Path | None:
     return place
 
 
-def _option(name: str, text: str, **more: Any) -> Any:
+def option(name: str, text: str, **more: Any) -> Any:
+    """An option whose default its text tells, if anything does."""
     return typer.Option(name, help=text, show_default=False, **more)
 
 
 def place_option(name: str, text: str, **more: Any) -> Any:
     """An option that names a folder or a file of this machine."""
-    return _option(name, text, callback=on_this_machine, **more)
+    return option(name, text, callback=on_this_machine, **more)
 
 
 def number_option(name: str, text: str, **more: Any) -> Any:
     """An option that is a number, as it was typed: one too large for a computer is not taken for infinity."""
-    return _option(name, text, parser=typed_number, metavar="FLOAT", **more)
+    return option(name, text, parser=typed_number, metavar="FLOAT", **more)
 
 
 SignKey = Annotated[
@@ -122,7 +123,7 @@ SignKey = Annotated[
 ]
 TrustedKeys = Annotated[
     list[Path] | None,
-    _option("--trusted-key", "File of an Ed25519 public key; one of those given must have signed."),
+    option("--trusted-key", "File of an Ed25519 public key; one of those given must have signed."),
 ]
 ReleasesFile = Annotated[
     Path | None,
@@ -134,11 +135,7 @@ RequireReplay = Annotated[
 
 
 def _no_nan(seconds: float) -> float:
-    """A number of seconds; "nan" passes every range.
-
-    Raises:
-        BadParameter: it is not a number.
-    """
+    """A number of seconds; "nan" passes every range."""
     if math.isnan(seconds):
         raise typer.BadParameter("nan is not in the range 1.0<=x<=1000000.0.")
     return seconds
@@ -175,11 +172,58 @@ CountedTables = Annotated[
         show_default=False,
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 ModelDirectory = Annotated[
     Path, typer.Argument(metavar="DIR", help="Model directory.", show_default=False, callback=on_this_machine)
 ]
 
 MOST_UNITS, MOST_ROWS = 10**12, 10**8  # `public.MOST_UNITS`, which would load NumPy for a help page
+
+# Options that several commands have.
+_Schema = Annotated[
+    Path | None,
+    place_option("--schema", "JSON file with the columns' public ranges and levels. Required."),
+]
+_SchemaName = Annotated[str | None, option("--schema-name", "Which entry of the schema file.")]
+_Epsilon = Annotated[
+    float | None,
+    number_option("--epsilon", "Privacy budget; 1 is common, less is more private. Required."),
+]
+_Delta = Annotated[
+    str | None,
+    option("--delta", "Probability that the epsilon bound fails, or 'auto': 1 / n^2. Required."),
+]
+_MaxRecords = Annotated[
+    int | None,
+    option(
+        "--max-records",
+        f"With --group: records used of one user; default: {MAX_RECORDS}.",
+        min=1,
+        max=MOST_UNITS,
+    ),
+]
+Neighbouring = Annotated[RelationName, typer.Option("--relation", help="What a neighbouring data set is.")]
+_N = Annotated[
+    int | None, option("--n", "Public number of records, or of users with --group.", max=MOST_UNITS)
+]
+_Account = Annotated[
+    Path | None,
+    place_option(
+        "--account", "File of the account that pays; default: the project's. See `privopt account`."
+    ),
+]
+_DataSet = Annotated[
+    str | None, option("--data-set", "The owner's name of the data, which must be the account's.")
+]
+_RandomState = Annotated[
+    int | None, option("--random-state", "Reproducible noise: the result is NOT PRIVATE.", min=0)
+]
+_Resume = Annotated[
+    Path | None,
+    place_option(
+        "--resume", "Folder that keeps the releases, so that the same command goes on if it is stopped."
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,16 +235,16 @@ class PlaceOptions:
         typer.Option("--engine", help="Where rows are kept; auto: in memory, or in a spool on the disk."),
     ] = PlaceOption.AUTO
     memory: Annotated[
-        str | None, _option("--memory", "What rows may take, such as 8GB; default: half of what is left.")
+        str | None, option("--memory", "What rows may take, such as 8GB; default: half of what is left.")
     ] = None
     spool: Annotated[
         Path | None, place_option("--spool", "Folder of the spool; default: that of temporary files.")
     ] = None
     address: Annotated[
-        str | None, _option("--address", "Ray cluster, HOST:PORT; default: one is started on this machine.")
+        str | None, option("--address", "Ray cluster, HOST:PORT; default: one is started on this machine.")
     ] = None
     workers: Annotated[
-        int | None, _option("--workers", "Processes of the Ray cluster that hold rows.", min=1)
+        int | None, option("--workers", "Processes of the Ray cluster that hold rows.", min=1)
     ] = None
     retries: Annotated[
         int, typer.Option("--retries", help="How often parts of lost workers are read again.", min=0)
@@ -214,42 +258,25 @@ class PlaceOptions:
 class Options(PlaceOptions):
     """What was typed, as it was typed. A field is an option; its annotation says what the help says."""
 
-    schema: Annotated[
-        Path | None,
-        place_option("--schema", "JSON file with the columns' public ranges and levels. Required."),
-    ] = None
-    schema_name: Annotated[str | None, _option("--schema-name", "Which entry of the schema file.")] = None
-    target: Annotated[str | None, _option("--target", "Column to predict; default: the schema's.")] = None
-    epsilon: Annotated[
-        float | None,
-        number_option("--epsilon", "Privacy budget; 1 is common, less is more private. Required."),
-    ] = None
-    delta: Annotated[
-        str | None,
-        _option("--delta", "Probability that the epsilon bound fails, or 'auto': 1 / n^2. Required."),
-    ] = None
+    schema: _Schema = None
+    schema_name: _SchemaName = None
+    target: Annotated[str | None, option("--target", "Column to predict; default: the schema's.")] = None
+    epsilon: _Epsilon = None
+    delta: _Delta = None
     model: Annotated[
-        ModelName | None, _option("--model", "Default: logistic for classes, linear for numbers.")
+        ModelName | None, option("--model", "Default: logistic for classes, linear for numbers.")
     ] = None
     group: Annotated[
         list[str] | None,
-        _option(
+        option(
             "--group",
             "Column that says whose record a row is: protects users whole. Repeat it if several columns name a user.",
         ),
     ] = None
-    max_records: Annotated[
-        int | None,
-        _option(
-            "--max-records",
-            f"With --group: records used of one user; default: {MAX_RECORDS}.",
-            min=1,
-            max=MOST_UNITS,
-        ),
-    ] = None
+    max_records: _MaxRecords = None
     weighting: Annotated[
         WeightingName | None,
-        _option(
+        option(
             "--weighting",
             "With --group: a user counts once, by the root or by the number of their records; "
             f"default: {WEIGHTING}.",
@@ -257,19 +284,15 @@ class Options(PlaceOptions):
     ] = None
     typical_records: Annotated[
         float | None,
-        _option(
+        option(
             "--typical-records",
             "With --group: your guess of the records of a typical user; default: the root of --max-records.",
         ),
     ] = None
-    relation: Annotated[RelationName, typer.Option("--relation", help="What a neighbouring data set is.")] = (
-        RelationName.REPLACE_ONE
-    )
-    n: Annotated[
-        int | None, _option("--n", "Public number of records, or of users with --group.", max=MOST_UNITS)
-    ] = None
+    relation: Neighbouring = RelationName.REPLACE_ONE
+    n: _N = None
     quantile: Annotated[
-        float | None, _option("--quantile", f"Level, for --model quantile; default: {QUANTILE:g}.")
+        float | None, option("--quantile", f"Level, for --model quantile; default: {QUANTILE:g}.")
     ] = None
     missing: Annotated[
         MissingName,
@@ -287,26 +310,9 @@ class Options(PlaceOptions):
         ),
     ] = StorageName.FLOAT32
     solver: Annotated[str, typer.Option("--solver", help="Name of a solver; see `privopt plan`.")] = "auto"
-    account: Annotated[
-        Path | None,
-        place_option(
-            "--account", "File of the account that pays; default: the project's. See `privopt account`."
-        ),
-    ] = None
-    data_set: Annotated[
-        str | None, _option("--data-set", "The owner's name of the data, which must be the account's.")
-    ] = None
-    random_state: Annotated[
-        int | None, _option("--random-state", "Reproducible noise: the result is NOT PRIVATE.", min=0)
-    ] = None
-
-
-_Resume = Annotated[
-    Path | None,
-    place_option(
-        "--resume", "Folder that keeps the releases, so that the same command goes on if it is stopped."
-    ),
-]
+    account: _Account = None
+    data_set: _DataSet = None
+    random_state: _RandomState = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,11 +326,8 @@ class FitOptions(Options):
 class CheckOptions:
     """What was typed for `privopt check`; a field is an option, as in `Options`."""
 
-    schema: Annotated[
-        Path | None,
-        place_option("--schema", "JSON file with the columns' public ranges and levels. Required."),
-    ] = None
-    schema_name: Annotated[str | None, _option("--schema-name", "Which entry of the schema file.")] = None
+    schema: _Schema = None
+    schema_name: _SchemaName = None
     show_values: Annotated[
         bool, typer.Option("--show-values", help="Quote the most frequent cells that cannot be read.")
     ] = False
@@ -334,71 +337,41 @@ class CheckOptions:
 class SynthesisOptions:
     """What was typed for `privopt synthesize`; a field is an option, as in `Options`."""
 
-    schema: Annotated[
-        Path | None,
-        place_option("--schema", "JSON file with the columns' public ranges and levels. Required."),
-    ] = None
-    schema_name: Annotated[str | None, _option("--schema-name", "Which entry of the schema file.")] = None
+    schema: _Schema = None
+    schema_name: _SchemaName = None
     workload: Annotated[
         str,
         typer.Option("--workload", help="What rows shall be right about: 1-way, 2-way or 3-way marginals."),
     ] = "2-way"
-    epsilon: Annotated[
-        float | None,
-        number_option("--epsilon", "Privacy budget; 1 is common, less is more private. Required."),
-    ] = None
-    delta: Annotated[
-        str | None,
-        _option("--delta", "Probability that the epsilon bound fails, or 'auto': 1 / n^2. Required."),
-    ] = None
+    epsilon: _Epsilon = None
+    delta: _Delta = None
     method: Annotated[str, typer.Option("--method", help="Name of a synthesizer.")] = "auto"
     engine: Annotated[
         str | None,
-        _option("--engine", "'mbi': fit Private-PGM to the releases; needs the extra privopt[mbi]."),
+        option("--engine", "'mbi': fit Private-PGM to the releases; needs the extra privopt[mbi]."),
     ] = None
     rows: Annotated[
         int | None,
-        _option("--rows", "Rows to write; default: the public number of units.", min=0, max=MOST_ROWS),
+        option("--rows", "Rows to write; default: the public number of units.", min=0, max=MOST_ROWS),
     ] = None
     column: Annotated[
-        list[str] | None, _option("--column", "Column to model; repeat it. Default: all that can be.")
+        list[str] | None, option("--column", "Column to model; repeat it. Default: all that can be.")
     ] = None
     bins: Annotated[
-        int | None, _option("--bins", "Bins of a number; default: by the number of units.", min=1)
+        int | None, option("--bins", "Bins of a number; default: by the number of units.", min=1)
     ] = None
     group: Annotated[
         list[str] | None,
-        _option(
+        option(
             "--group", "Column that says whose record a row is: protects users whole. Repeat it for several."
         ),
     ] = None
-    max_records: Annotated[
-        int | None,
-        _option(
-            "--max-records",
-            f"With --group: records used of one user; default: {MAX_RECORDS}.",
-            min=1,
-            max=MOST_UNITS,
-        ),
-    ] = None
-    relation: Annotated[RelationName, typer.Option("--relation", help="What a neighbouring data set is.")] = (
-        RelationName.REPLACE_ONE
-    )
-    n: Annotated[
-        int | None, _option("--n", "Public number of records, or of users with --group.", max=MOST_UNITS)
-    ] = None
-    account: Annotated[
-        Path | None,
-        place_option(
-            "--account", "File of the account that pays; default: the project's. See `privopt account`."
-        ),
-    ] = None
-    data_set: Annotated[
-        str | None, _option("--data-set", "The owner's name of the data, which must be the account's.")
-    ] = None
-    random_state: Annotated[
-        int | None, _option("--random-state", "Reproducible noise: the result is NOT PRIVATE.", min=0)
-    ] = None
+    max_records: _MaxRecords = None
+    relation: Neighbouring = RelationName.REPLACE_ONE
+    n: _N = None
+    account: _Account = None
+    data_set: _DataSet = None
+    random_state: _RandomState = None
     resume: _Resume = None
 
 

@@ -95,16 +95,9 @@ def announce(
     require_held(plan, placement)
     placed = [*place_rows(task, plan, placement), *tenth_rows(task, estimator, plan)]
     screen.show_rows(terminal, title, [*_rows(task, plan, n, how_n), *placed, *on_account(plan)])
-    for warning in _warnings(task, plan):
+    for warning in screen.warnings(plan, task.options.random_state):
         screen.warn(terminal, warning)
     return plan
-
-
-def _warnings(task: Task, plan: Plan) -> list[str]:
-    """Why a fit by this plan would not be private."""
-    seed = task.options.random_state
-    by_seed = [] if seed is None else [screen.NOT_PRIVATE_SEED.format(seed=seed)]
-    return by_seed + ([] if plan.budget.is_private else [screen.NOT_PRIVATE_EPSILON])
 
 
 def _rows(task: Task, plan: Plan, n: int, how_n: str) -> list[tuple[str, str]]:
@@ -227,10 +220,10 @@ def _document(task: Task, estimator: Estimator, n: int) -> dict[str, Any]:
     caps = [price.to_dict() for price in task.compare_caps(task.estimator(n), n)]
     return {
         "chosen": plans[0].solver,
-        "warnings": _warnings(task, plans[0]),
+        "warnings": screen.warnings(plans[0], task.options.random_state),
         "plans": [plan.to_dict() for plan in plans],
         **({"caps": caps} if caps else {}),
-        "place": Effort.of(plans[0], placement, len(task.columns)).to_dict(),
+        "place": asdict(Effort.of(plans[0], placement, len(task.columns))),
     }
 
 
@@ -318,10 +311,6 @@ class Effort:
             seconds=once + one * plan.passes,
             bytes_read=float(rows) * plan.passes,
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """A dictionary of JSON values."""
-        return asdict(self)
 
 
 def settled_for(task: Task, n: int, placement: Placement) -> Placement:

@@ -59,6 +59,12 @@ def warn(screen: Console, text: str) -> None:
     screen.print()
 
 
+def warnings(plan: Plan, seed: int | None) -> list[str]:
+    """Why a fit by a plan, with noise from a seed if there is one, would not be private."""
+    by_seed = [] if seed is None else [NOT_PRIVATE_SEED.format(seed=seed)]
+    return by_seed + ([] if plan.budget.is_private else [NOT_PRIVATE_EPSILON])
+
+
 def price_row(plan: Plan, how_delta: str = "") -> str:
     """The guarantee of a plan in words."""
     if math.isinf(plan.budget.epsilon):

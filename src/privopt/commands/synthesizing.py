@@ -166,10 +166,8 @@ def _announce(
         *paying.announce(plan),
     ]
     screen.show_rows(terminal, "Plan, made before any record is read", rows)
-    if options.random_state is not None:
-        screen.warn(terminal, screen.NOT_PRIVATE_SEED.format(seed=options.random_state))
-    if not plan.budget.is_private:
-        screen.warn(terminal, screen.NOT_PRIVATE_EPSILON)
+    for warning in screen.warnings(plan, options.random_state):
+        screen.warn(terminal, warning)
     return plan
 
 
@@ -194,11 +192,7 @@ def _write(
 
 
 def _free(output: Path | None, *, overwrite: bool) -> Path:
-    """The file to write, not there yet, in a folder that can be written to.
-
-    Raises:
-        Mistake: it is of another form, there already, or cannot be written.
-    """
+    """The file to write, not there yet, in a folder that can be written to."""
     assert output is not None
     if output.suffix.lower() not in PARQUET:
         raise Mistake(f"--output {str(output)!r} must end in .parquet: rows are written as Parquet.")

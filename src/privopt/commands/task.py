@@ -228,11 +228,7 @@ def _users(options: Options) -> dict[str, Any]:
 
 
 def _check_users(options: Options) -> None:
-    """Refuse what is said of users where there are none, or twice, or cannot be.
-
-    Raises:
-        Mistake: an option does not fit the others.
-    """
+    """Refuse what is said of users where there are none, or twice, or cannot be."""
     groups = options.group or []
     given = {
         "--max-records": options.max_records,
@@ -250,11 +246,7 @@ def _check_users(options: Options) -> None:
 
 
 def _model_for(name: str | None, target: TargetEncoding) -> ModelKind:
-    """The model that was asked for, or the usual one for the target.
-
-    Raises:
-        Mistake: the model cannot predict such a target.
-    """
+    """The model that was asked for, or the usual one for the target."""
     if name is None:
         return MODELS["logistic" if target.classes is not None else "linear"]
     if name == "robust" and target.classes is None:

@@ -330,7 +330,9 @@ class GroupedUnits:
             unit="user",
             records_per_unit=cap,
             weighting="user",
-            typical_records=min(float(cap), max(1.0, units.public.typical_records * cap / _cap_of(units))),
+            typical_records=min(
+                float(cap), max(1.0, units.public.typical_records * cap / units.public.records_per_unit)
+            ),
             relation=Relation.REPLACE_ONE,
             drawn=False,
         )
@@ -368,10 +370,6 @@ class GroupedUnits:
             private_weights=np.ones(stop - start),
             room=MEMORY,
         )
-
-
-def _cap_of(units: Units) -> int:
-    return units.public.records_per_unit
 
 
 def _keys(private_seeds: NDArray[np.uint64], index: NDArray[np.int64]) -> NDArray[np.uint64]:

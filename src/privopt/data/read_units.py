@@ -315,7 +315,7 @@ def stated_public(source: RecordSource, description: Description) -> Public:
         ValueError: as `Units.from_arrays`, by what is described alone.
     """
     return dataclasses.replace(
-        _no_records(source, description).public,
+        clipped(no_records(source, description), description).public,
         n=source.rows if description.n is None else description.n,
         relation=Relation.parse(description.relation),
         row_entries=row_entries(source, description),
@@ -448,42 +448,39 @@ def _read(
     source: RecordSource, description: Description, users: UserRows | None, room: Room, most: int | None
 ) -> _Stored:
     """Clip every block as records are clipped, and put it into its place."""
-    arguments = _of_records(description)
     private_stored = _Stored(source.rows, users, room, most)
     first = 0
     for block in source.blocks(0, source.rows):
         rows = int(block.private_features.shape[0])
         if first + rows > source.rows:
             raise DataUnavailable(CHANGED)
-        private_stored.put(first, _clipped(block, rows, arguments), block.private_keys)
+        private_stored.put(first, clipped(block, description), block.private_keys)
         first += rows
     if first != source.rows:
         raise DataUnavailable(CHANGED)
     if first == 0:
-        private_stored.put(0, _no_records(source, description))
+        private_stored.put(0, clipped(no_records(source, description), description))
     return private_stored
 
 
-def _no_records(source: RecordSource, description: Description) -> Units:
-    """A block of none: what is public follows from the width alone."""
+def no_records(source: RecordSource, description: Description) -> RecordBlock:
+    """A block of none of the records of a source: what is public follows from the width alone."""
     nothing: Any = np.zeros((0, source.width), np.float32)
     if source.is_sparse:
         nothing = sparse.csr_array(nothing)
     no_targets = None if description.classes is None else np.asarray(list(description.classes))[:0]
-    return _clipped(RecordBlock(nothing, no_targets, None), 0, _of_records(description))
+    return RecordBlock(nothing, no_targets, np.zeros(0))
 
 
-def _clipped(block: RecordBlock, rows: int, arguments: dict[str, Any]) -> Units:
+def clipped(block: RecordBlock, description: Description) -> Units:
     """One block as units that are records; of no meaning but for its rows and what is public of them."""
-    return Units.from_arrays(block.private_features, block.private_targets, n=max(rows, 2), **arguments)
+    arguments = of_records(description, int(block.private_features.shape[0]))
+    return Units.from_arrays(block.private_features, block.private_targets, **arguments)
 
 
-def _of_records(description: Description) -> dict[str, Any]:
-    """The description of a block, in which a record is a unit and may be missing."""
-    arguments = description.arguments()
-    for name in ("n", "max_records_per_user", "user_weighting", "typical_records"):
-        del arguments[name]
-    return arguments | {"relation": Relation.ADD_OR_REMOVE_ONE}
+def of_records(description: Description, rows: int) -> dict[str, Any]:
+    """The arguments that make units of so many records, whatever the number of all is; any of them may be missing."""
+    return {**description.arguments(), "relation": Relation.ADD_OR_REMOVE_ONE, "n": max(rows, 2)}
 
 
 def _of_users(description: Description) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Feature rows as they are stored: clipped, dense, CSR or on a grid, block by block so that no second copy exists."""
 
 import abc
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -185,16 +186,17 @@ def finite_rows(features: Any) -> NDArray[np.bool_]:
     return private_finite
 
 
-class RowCopies(abc.ABC):
-    """Some rows, stored as the whole is, copied one after the other."""
+@dataclass(frozen=True, eq=False, repr=False)
+class RowCopies:
+    """Some rows, stored as the whole is, copied one after the other.
 
-    @abc.abstractmethod
-    def add(self, positions: NDArray[np.int64]) -> None:
-        """Those at some positions."""
+    Attributes:
+        add: copies those at some positions.
+        finish: gives all that were added: as many as was said.
+    """
 
-    @abc.abstractmethod
-    def finish(self) -> Rows:
-        """All that were added: as many as was said."""
+    add: Callable[[NDArray[np.int64]], None]
+    finish: Callable[[], Rows]
 
 
 def row_copies(
@@ -209,10 +211,17 @@ def row_copies(
         count: how many they are.
     """
     if isinstance(private_rows, MappedRows):
-        return _MappedCopies(private_rows, room, positions, count)
+        matrix, bound = private_rows.matrix, private_rows.bound
+        private_source = row_copies(private_rows.private_source, room, positions, count)
+        return RowCopies(private_source.add, lambda: MappedRows(private_source.finish(), matrix, bound))
     if isinstance(private_rows, sparse.csr_array):
-        return _SparseCopies(private_rows, room, positions, count)
-    return _DenseCopies(private_rows, room, count)
+        private_entries = _SparseCopies(private_rows, room, positions, count)
+        return RowCopies(private_entries.add, private_entries.finish)
+    if isinstance(private_rows, GridRows):
+        steps, private_steps = private_rows.steps, Copies(room, private_rows.private_steps, count)
+        return RowCopies(private_steps.add, lambda: GridRows(private_steps.private_copy, steps))
+    private_copies = Copies(room, private_rows, count)
+    return RowCopies(private_copies.add, lambda: private_copies.private_copy)
 
 
 def gather_rows(private_rows: Rows, positions: NDArray[np.int64], room: Room = MEMORY) -> Rows:
@@ -222,35 +231,9 @@ def gather_rows(private_rows: Rows, positions: NDArray[np.int64], room: Room = M
     return private_copies.finish()
 
 
-class _DenseCopies(RowCopies):
-    def __init__(self, private_rows: NDArray[Any] | GridRows, room: Room, count: int) -> None:
-        self._steps = private_rows.steps if isinstance(private_rows, GridRows) else None
-        private_array = private_rows.private_steps if isinstance(private_rows, GridRows) else private_rows
-        self._private_copies = Copies(room, private_array, count)
+class _SparseCopies:
+    """Copies of rows of CSR; the entries of all are counted first."""
 
-    def add(self, positions: NDArray[np.int64]) -> None:
-        self._private_copies.add(positions)
-
-    def finish(self) -> Rows:
-        private_copy = self._private_copies.private_copy
-        return private_copy if self._steps is None else GridRows(private_copy, self._steps)
-
-
-class _MappedCopies(RowCopies):
-    def __init__(
-        self, private_rows: MappedRows, room: Room, positions: Iterable[NDArray[np.int64]], count: int
-    ) -> None:
-        self._matrix, self._bound = private_rows.matrix, private_rows.bound
-        self._private_copies = row_copies(private_rows.private_source, room, positions, count)
-
-    def add(self, positions: NDArray[np.int64]) -> None:
-        self._private_copies.add(positions)
-
-    def finish(self) -> Rows:
-        return MappedRows(self._private_copies.finish(), self._matrix, self._bound)
-
-
-class _SparseCopies(RowCopies):
     def __init__(
         self, private_rows: sparse.csr_array, room: Room, positions: Iterable[NDArray[np.int64]], count: int
     ) -> None:

@@ -277,34 +277,16 @@ class UserRecords(NamedTuple):
 
     def taken(self, private_positions: NDArray[np.int64] | NDArray[np.bool_]) -> "UserRecords":
         """Those at some positions, in that order."""
-        return UserRecords(
-            self.private_digests[private_positions],
-            self.private_rest[private_positions],
-            self.private_places[private_positions],
-            self.private_lottery[private_positions],
-            self.private_usable[private_positions],
-        )
+        return UserRecords(*(private_column[private_positions] for private_column in self))
 
 
-_NO_RECORDS = UserRecords(
-    np.zeros(0, np.uint64),
-    np.zeros(0, np.uint64),
-    np.zeros(0, np.int64),
-    np.zeros(0, np.float64),
-    np.zeros(0, np.bool_),
-)
+_KINDS = (np.uint64, np.uint64, np.int64, np.float64, np.bool_)  # of its columns
+_NO_RECORDS = UserRecords(*(np.zeros(0, kind) for kind in _KINDS))
 
 
 def joined_records(private_pieces: Sequence[UserRecords]) -> UserRecords:
     """The records of some pieces, one piece behind the other."""
-    private_pieces = [_NO_RECORDS, *private_pieces]
-    return UserRecords(
-        np.concatenate([piece.private_digests for piece in private_pieces]),
-        np.concatenate([piece.private_rest for piece in private_pieces]),
-        np.concatenate([piece.private_places for piece in private_pieces]),
-        np.concatenate([piece.private_lottery for piece in private_pieces]),
-        np.concatenate([piece.private_usable for piece in private_pieces]),
-    )
+    return UserRecords(*map(np.concatenate, zip(_NO_RECORDS, *private_pieces, strict=True)))
 
 
 class UserLayout(NamedTuple):
@@ -485,13 +467,7 @@ class UserRuns:
 
     def __init__(self, rows: int, cap: int, room: Room) -> None:
         self._cap, self._room = cap, room.another(_RECORD_BYTES * rows)
-        self._private_all = UserRecords(
-            self._room.zeros(rows, np.uint64),
-            self._room.zeros(rows, np.uint64),
-            self._room.zeros(rows, np.int64),
-            self._room.zeros(rows, np.float64),
-            self._room.zeros(rows, np.bool_),
-        )
+        self._private_all = UserRecords(*(self._room.zeros(rows, kind) for kind in _KINDS))
         self._private_edges = [0]
 
     def append(self, private_records: UserRecords) -> None:

@@ -271,8 +271,6 @@ class UserStrategy(Strategy):
             Under replace-one the nodes are public: the n of the smallest identifiers, and the wait may depend on how
             many there are. Under add-or-remove-one the wait is a public number of seconds, and one that comes moves no
             other out: everybody takes part.
-        Raises:
-            ArgumentError: under add-or-remove-one there are more than twice n, which no declared data set has.
         """
         time.sleep(self._wait_seconds)
         private_ids = set(grid.get_node_ids())

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
-from privopt.ledger.events import SelectionsEvent, leaf_counts
+from privopt.ledger.events import SelectionsEvent
 from privopt.planning.goldstein_certificate import IN_SCALES
 from privopt.planning.plan import IMPROVEMENT_ENDS, WARNINGS, Finding, promise
 from privopt.public import Relation
@@ -58,7 +58,8 @@ def headline(report: ReportFacts) -> str:
             f"This fit protects every {report.unit} with {strength}, but the run as a whole is not private: "
             f"{report.selection.title.lower()}."
         )
-    return f"{_one(report)} is protected: {strength}."
+    every = {"user": "Every user, with everything they contributed,", "record": "Every record"}
+    return f"{every.get(report.unit, 'Every unit')} is protected: {strength}."
 
 
 def protection(report: ReportFacts) -> str:
@@ -129,20 +130,10 @@ def guess(report: ReportFacts) -> str:
     return f"A 50:50 guess about one {report.unit} becomes right at most {best} of the time."
 
 
-def _draws(report: ReportFacts) -> bool:
-    """Whether some answers were drawn rather than noised."""
-    return any(
-        isinstance(leaf, SelectionsEvent)
-        for group in report.releases
-        for event, _ in group.events
-        for leaf in leaf_counts(event)[0]
-    )
-
-
 def price(report: ReportFacts) -> str:
     """What was released, what it cost and what was predicted of it."""
     plan = report.plan
-    noisy = math.isfinite(report.epsilon) and not _draws(report)
+    noisy = math.isfinite(report.epsilon) and not report.leaves(SelectionsEvent)
     answers = words.several(report.count, "noisy answer" if noisy else "answer")
     passes = "" if plan is None else f" in {words.several_or(plan.passes, 'pass')} over the data"
     if plan is not None and _went_by_itself(report):
@@ -393,18 +384,11 @@ def utility_assumptions(report: ReportFacts) -> list[str]:
 
 def one_line(report: ReportFacts) -> str:
     """What is protected, for a terminal."""
-    noun = {"user": "one user", "record": "one record"}.get(report.unit, "one unit")
     among = "" if report.n is None else f", among {report.n:,} {report.unit}s"
     of_each = ""
     if report.unit == "user" and report.plan is not None:
         of_each = f": {promise(report.plan.public)}"
-    return noun + among + of_each
-
-
-def _one(report: ReportFacts) -> str:
-    return {"user": "Every user, with everything they contributed,", "record": "Every record"}.get(
-        report.unit, "Every unit"
-    )
+    return f"one {report.unit}{among}{of_each}"
 
 
 # ---- What a certificate of stationarity means, in words: for losses of which no minimum can be promised ----

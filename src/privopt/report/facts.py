@@ -1,6 +1,5 @@
 """What a report tells of a run: the facts, before there is any sentence, figure or page."""
 
-import abc
 import json
 import math
 from collections.abc import Mapping
@@ -8,23 +7,22 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, TypeVar
 
-from privopt.curator.transcript import Transcript
 from privopt.errors import NotPriceable
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import DeltaEvent, Event, GaussianEvent, leaf_counts
 from privopt.planning.plan import IMPROVEMENT_SHARE, USABLE, Finding, Picture, Plan, warnings_in
 from privopt.public import Relation
-from privopt.report.kept import KeptReleases, Recipe
+from privopt.report.kept import KeptReleases
 from privopt.report.model import AccountUse, ModelSummary
 from privopt.report.releases import ReleaseGroup
-from privopt.status import Status
 
 # ---- The whole epsilon(delta) curve of a run, and what it means for somebody who tries to guess ------------
 
 
+Leaf = TypeVar("Leaf", bound=Event)
 _DENSE_POINTS = 81
 # For costly curves: a few around the target, which bound the surprise, and large ones, which bound the best guess.
 _MULTIPLES = (1 / 30, 1.0, 3.0, 10.0, 40.0)
@@ -55,7 +53,7 @@ class PrivacyCurve:
         Source:
             Kairouz, Oh, Viswanath 2015, theorem 2.1 (both error rates), added up.
         """
-        bounds = [_sure(e) + d * _sure(-e) for d, e in zip(self.deltas, self.epsilons, strict=True)]
+        bounds = [sure(e) + d * sure(-e) for d, e in zip(self.deltas, self.epsilons, strict=True)]
         return min([1.0, *bounds])
 
     def surprise(self, epsilon: float) -> float:
@@ -106,10 +104,6 @@ def privacy_curve(event: Event, relation: Relation, delta: float, near: float | 
 
 def sure(epsilon: float) -> float:
     """How sure somebody becomes who was undecided and sees the odds shift by e^epsilon."""
-    return _sure(epsilon)
-
-
-def _sure(epsilon: float) -> float:
     return 1 / (1 + math.exp(-epsilon)) if epsilon > -700 else 0.0
 
 
@@ -117,50 +111,6 @@ def _sure(epsilon: float) -> float:
 
 
 PREPROCESSING = "Preprocessing not private"  # how the sentence on it begins
-
-
-class Finished(Protocol):
-    """A finished run, as far as a report reads it; `privopt.result.Result` is one."""
-
-    @property
-    def params(self) -> Any:
-        """The released parameters."""
-        ...
-
-    @property
-    def status(self) -> Status:
-        """How the run ended."""
-        ...
-
-    @property
-    def transcript(self) -> Transcript:
-        """Every release in order."""
-        ...
-
-    @property
-    def plan(self) -> Plan | None:
-        """What was announced before the data was read; None for a run by hand."""
-        ...
-
-    @property
-    def kept(self) -> str | None:
-        """Where rows were kept that were read from files, in a sentence; None for another run."""
-        ...
-
-    @property
-    def findings(self) -> Mapping[str, Finding]:
-        """By name, what the releases show about the result."""
-        ...
-
-    @property
-    def pictures(self) -> tuple[Picture, ...]:
-        """Of released or public numbers."""
-        ...
-
-    @property
-    def recipe(self) -> Recipe | None:
-        """What the solver was given, for a replay."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +132,7 @@ class Selection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportFacts(abc.ABC):
+class ReportFacts:
     """What a run protected, how strongly and at what price: public things only, of released values only the model.
 
     Attributes:
@@ -227,10 +177,6 @@ class ReportFacts(abc.ABC):
     version: str = field(default_factory=lambda: metadata.version("privopt"))
     kept: KeptReleases | None = None
 
-    @abc.abstractmethod
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, as a dictionary of JSON values (infinity is the text "infinity")."""
-
     @property
     def budget(self) -> Budget | None:
         """The budget that was set beforehand; None for a run without a plan."""
@@ -255,6 +201,16 @@ class ReportFacts(abc.ABC):
     def count(self) -> int:
         """The number of single releases."""
         return sum(group.count for group in self.releases)
+
+    def leaves(self, kind: type[Leaf]) -> list[tuple[Leaf, int]]:
+        """The single events of a kind among all that the releases cost, and how often each."""
+        return [
+            (leaf, count * times)
+            for group in self.releases
+            for event, count in group.events
+            for leaf, times in leaf_counts(event)[0].items()
+            if isinstance(leaf, kind)
+        ]
 
     @cached_property
     def epsilon(self) -> float:

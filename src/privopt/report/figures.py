@@ -295,16 +295,7 @@ def _svg(
     left: float = 0.135,
     legend: Sequence[str] = (),
 ) -> str:
-    """Draw into a fresh figure and make its SVG fit for a page: themed, described, with its own identifiers.
-
-    Args:
-        draw: draws into axes.
-        key: prefix of the identifiers.
-        title: what it shows.
-        description: for who does not see it.
-        left: share of the width for the labels of the axis.
-        legend: the labels of the lines, which may have several rows each; the figure is higher by as many.
-    """
+    """Draw into a fresh figure and make its SVG fit for a page: themed, described, with its own identifiers."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure

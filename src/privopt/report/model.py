@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from privopt.json_values import json_value
 from privopt.ledger.default_account import Statement
 from privopt.planning.plan import Picture, line
 from privopt.report import words
@@ -128,15 +129,7 @@ class ModelSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of JSON values."""
-        return {
-            "name": self.name,
-            "features": list(self.features),
-            "coefficients": [list(row) for row in self.coefficients],
-            "intercepts": list(self.intercepts),
-            "outputs": list(self.outputs),
-            "meaning": self.meaning,
-            "details": dict(self.details or {}),
-        }
+        return json_value({**vars(self), "details": self.details or {}})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ModelSummary":

@@ -5,11 +5,11 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from privopt.json_values import json_value
 from privopt.ledger import accounting
-from privopt.ledger.events import DeltaEvent, RoundingEvent, SelectionsEvent, leaf_counts, sequence
+from privopt.ledger.events import DeltaEvent, RoundingEvent, SelectionsEvent, sequence
 from privopt.planning.counts import RELATIVE_SETTINGS
 from privopt.planning.plan import meaning_of, meaning_of_cap, meaning_of_typical, objective, warnings_in
 from privopt.public import STORAGES, Relation
@@ -19,6 +19,9 @@ from privopt.report.facts import FORMAT_VERSION, ReportFacts, form_of, json_text
 from privopt.report.figures import curves_figure, picture_figure, schedule_figure
 from privopt.report.model import MOST_ROWS
 from privopt.report.releases import ReleaseGroup, dearest
+
+if TYPE_CHECKING:
+    from privopt.report.report import PrivacyReport
 
 _FOLDER = Path(__file__).parent
 _UNBREAKABLE = (re.compile(r"(?<=\d) (?=%)"), re.compile(r"(?<=[εδ]) (?==)"), re.compile(r"(?<=[εδ]\xa0=) "))
@@ -43,14 +46,35 @@ def combined_html(
         summary_table: rows with the same keys, which head the columns.
         introduction: paragraphs before the table.
         same_data: whether all runs read the same data; the page then states their joint price.
+    Raises:
+        ValueError: there is no run to report on.
     """
-    return render(
-        reports, title=title, summary_table=summary_table, introduction=introduction, same_data=same_data
+    if not reports:
+        raise ValueError("a page needs at least one report, got none: give the reports of the runs to show.")
+    several = len(reports) > 1 or bool(summary_table)
+    labels = [report.title for report in reports]
+    page = _template().render(
+        title=title,
+        style=(_FOLDER / "report.css").read_text(encoding="utf-8"),
+        several=several,
+        introduction=list(introduction),
+        table=_table(summary_table),
+        joint=_joint_sentence(reports) if several and same_data and len(reports) > 1 else "",
+        banners=list(dict.fromkeys(banner for report in reports for banner in explain.banners(report))),
+        shared=_shared(reports),
+        limits=explain.not_covered(next((report for report in reports if report.seeded), reports[0])),
+        curves=curves_figure(reports, labels, "all") if len(reports) > 1 else "",
+        runs=[_run(report, f"run{position + 1}") for position, report in enumerate(reports)],
+        version=reports[0].version,
     )
+    for pattern in _UNBREAKABLE:
+        page = pattern.sub("\xa0", page)
+    page = _UNSEEN.sub("?", page)
+    return "\n".join(line.rstrip() for line in page.splitlines() if line.strip()) + "\n"
 
 
 def combined_json(
-    reports: Sequence[ReportFacts],
+    reports: Sequence["PrivacyReport"],
     title: str,
     summary_table: Sequence[Mapping[str, Any]] = (),
     *,
@@ -73,7 +97,7 @@ def combined_json(
 
 def save_combined(
     path: str | Path,
-    reports: Sequence[ReportFacts],
+    reports: Sequence["PrivacyReport"],
     title: str,
     summary_table: Sequence[Mapping[str, Any]] = (),
     *,
@@ -105,43 +129,6 @@ def joint_price(reports: Sequence[ReportFacts]) -> tuple[float, float] | None:
         return None
 
 
-def render(
-    reports: Sequence[ReportFacts],
-    *,
-    title: str,
-    summary_table: Sequence[Mapping[str, Any]] = (),
-    introduction: Sequence[str] = (),
-    same_data: bool = True,
-) -> str:
-    """The page of one run, or of several.
-
-    Raises:
-        ValueError: there is no run to report on.
-    """
-    if not reports:
-        raise ValueError("a page needs at least one report, got none: give the reports of the runs to show.")
-    several = len(reports) > 1 or bool(summary_table)
-    labels = [report.title for report in reports]
-    page = _template().render(
-        title=title,
-        style=(_FOLDER / "report.css").read_text(encoding="utf-8"),
-        several=several,
-        introduction=list(introduction),
-        table=_table(summary_table),
-        joint=_joint_sentence(reports) if several and same_data and len(reports) > 1 else "",
-        banners=list(dict.fromkeys(banner for report in reports for banner in explain.banners(report))),
-        shared=_shared(reports),
-        limits=explain.not_covered(next((report for report in reports if report.seeded), reports[0])),
-        curves=curves_figure(reports, labels, "all") if len(reports) > 1 else "",
-        runs=[_run(report, f"run{position + 1}") for position, report in enumerate(reports)],
-        version=reports[0].version,
-    )
-    for pattern in _UNBREAKABLE:
-        page = pattern.sub("\xa0", page)
-    page = _UNSEEN.sub("?", page)
-    return "\n".join(line.rstrip() for line in page.splitlines() if line.strip()) + "\n"
-
-
 @functools.lru_cache(maxsize=1)
 def _template() -> Any:
     import jinja2
@@ -154,6 +141,8 @@ def _template() -> Any:
         lstrip_blocks=True,
     )
     environment.filters["pretty"] = words.pretty
+    known: Any = environment.globals
+    known["explain"] = explain
     return environment.get_template("report.html.j2")
 
 
@@ -169,11 +158,7 @@ def _run(report: ReportFacts, key: str) -> dict[str, Any]:
     """What the template needs to know of one run, in words."""
     return {
         "key": key,
-        "title": report.title,
-        "private": report.is_private,
-        "headline": explain.headline(report),
-        "guess": explain.guess(report),
-        "banners": explain.banners(report),
+        "report": report,
         "tiles": _tiles(report),
         "paragraphs": [
             ("What is protected.", explain.protection(report)),
@@ -181,26 +166,17 @@ def _run(report: ReportFacts, key: str) -> dict[str, Any]:
             ("What it cost.", explain.price(report)),
             *facts.paragraphs(report),
         ],
-        "not_covered": explain.not_covered(report),
         "technical": technical(report),
         "curve": curves_figure([report], [report.title], f"{key}-curve"),
         "curve_note": _curve_note(report),
         "curve_points": _curve_points(report),
         "schedule": schedule_figure(report.releases, f"{key}-noise"),
         "releases": [_release_row(report, group) for group in report.releases],
-        "filters": explain.filters(report),
         "pictures": [
             (picture.title, picture_figure(picture, f"{key}-picture{place}"), picture.caption)
             for place, picture in enumerate(report.pictures)
         ],
-        "stationarity": explain.in_words(report),
-        "findings": explain.findings(report),
-        "expectations": explain.expectations(report),
-        "utility": explain.utility_assumptions(report),
-        "declared": report.declared,
         "notices": [one for one in report.notices if one not in warnings_in(report.findings)],
-        "metrics": dict(report.metrics),
-        "selection": report.selection,
         "model": _model(report),
         "settings": _settings(report),
     }
@@ -405,11 +381,9 @@ def _storage(report: ReportFacts) -> list[Point]:
 def _tests(report: ReportFacts) -> list[Point]:
     """What the part of delta that private tests take stands for."""
     found: dict[float, int] = {}
-    for group in report.releases:
-        for event, count in group.events:
-            for leaf, times in leaf_counts(event)[0].items():
-                if isinstance(leaf, DeltaEvent) and leaf.delta > 0:
-                    found[leaf.delta] = found.get(leaf.delta, 0) + count * times
+    for leaf, count in report.leaves(DeltaEvent):
+        if leaf.delta > 0:
+            found[leaf.delta] = found.get(leaf.delta, 0) + count
     if not found:
         return []
     share = words.pretty(sum(delta * count for delta, count in found.items()), 3)
@@ -426,16 +400,10 @@ def _tests(report: ReportFacts) -> list[Point]:
 
 def _selections(report: ReportFacts) -> list[Point]:
     """What a vertex that was drawn from hidden scores tells, and what stays hidden."""
-    ranges = [
-        (leaf, count * times)
-        for group in report.releases
-        for event, count in group.events
-        for leaf, times in leaf_counts(event)[0].items()
-        if isinstance(leaf, SelectionsEvent)
-    ]
-    if not ranges:
+    drawn = report.leaves(SelectionsEvent)
+    if not drawn:
         return []
-    rho = sum(leaf.rho * count for leaf, count in ranges)
+    rho = sum(leaf.rho * count for leaf, count in drawn)
     return [
         Point(
             "Drawn vertices",
@@ -450,13 +418,7 @@ def _selections(report: ReportFacts) -> list[Point]:
 
 def _rounding(report: ReportFacts) -> list[Point]:
     """What the part of delta that rounding takes stands for."""
-    distance = sum(
-        count * times * leaf.total_variation
-        for group in report.releases
-        for event, count in group.events
-        for leaf, times in leaf_counts(event)[0].items()
-        if isinstance(leaf, RoundingEvent)
-    )
+    distance = sum(count * leaf.total_variation for leaf, count in report.leaves(RoundingEvent))
     if distance == 0 or not math.isfinite(report.epsilon):
         return []
     share = words.pretty((1 + math.exp(min(report.epsilon, 700.0))) * distance, 2)

@@ -22,7 +22,7 @@ from privopt.ledger.events import (
     leaf_counts,
 )
 from privopt.ledger.filters import filter_cost
-from privopt.report.words import number, percent, span, spelled
+from privopt.report.words import number, percent, span, titled
 
 
 # ---- How much of a filter a run used: releases chosen as it went, paid for together beforehand -------------
@@ -58,12 +58,7 @@ class FilterUse:
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of JSON values."""
-        return {
-            "number": self.number,
-            "event": self.event.to_dict(),
-            "used": self.used,
-            "depth": self.depth,
-        }
+        return {**vars(self), "event": self.event.to_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "FilterUse":
@@ -134,8 +129,7 @@ class ReleaseGroup:
     @property
     def label(self) -> str:
         """What was computed, in words."""
-        text = spelled(self.name)
-        return text[:1].upper() + text[1:]
+        return titled(self.name)
 
     @property
     def noise(self) -> str:

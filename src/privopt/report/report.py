@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from privopt.atomic_files import replace_file
 from privopt.json_values import described_array, json_value, plain
@@ -20,7 +20,6 @@ from privopt.report import explain, facts, words
 from privopt.report.facts import (
     FORMAT,
     FORMAT_VERSION,
-    Finished,
     ReportFacts,
     Selection,
     form_of,
@@ -29,8 +28,11 @@ from privopt.report.facts import (
 )
 from privopt.report.kept import RELEASES_FILE, KeptReleases
 from privopt.report.model import AccountUse, ModelSummary, burn_down
-from privopt.report.page import render
+from privopt.report.page import combined_html
 from privopt.report.releases import ReleaseGroup, group_releases
+
+if TYPE_CHECKING:
+    from privopt.result import Result
 
 DEFAULT_DELTA = 1e-6  # for a run by hand, where nobody named a delta
 NO_PLAN = (
@@ -46,7 +48,7 @@ class PrivacyReport(ReportFacts):
     @classmethod
     def of(
         cls,
-        result: Finished,
+        result: "Result",
         *,
         title: str | None = None,
         declared: Iterable[str] = (),
@@ -202,7 +204,7 @@ class PrivacyReport(ReportFacts):
 
     def to_html(self) -> str:
         """The report as one self-contained page."""
-        return render([self], title=self.title)
+        return combined_html([self], self.title)
 
     def save(self, path: str | Path, *, keep_releases: bool = False) -> Path:
         """Write the report; the suffix chooses the form.
@@ -312,7 +314,11 @@ def rows(report: ReportFacts) -> list[tuple[str, str]]:
     lines += [("notice", sentence) for sentence in told]
     if notices:
         lines.append(("notices", f"{len(notices)}, first: {textwrap.shorten(notices[0], 120)}"))
-    own = "how long the loss function takes, what it prints or stores; " if _is_black_box(report) else ""
+    own = (
+        "how long the loss function takes, what it prints or stores; "
+        if report.plan is not None and report.plan.black_box
+        else ""
+    )
     floats = "" if all(group.exact for group in report.releases) else "floating point, "
     return [*lines, ("not covered", own + NOT_COVERED.format(floats=floats))]
 
@@ -320,10 +326,6 @@ def rows(report: ReportFacts) -> list[tuple[str, str]]:
 def _meaning(name: str, found: Finding) -> str:
     """Of a certificate all of it: which mean it is about stands at its end."""
     return found.meaning if name in explain.CERTIFICATES else textwrap.shorten(found.meaning, 160)
-
-
-def _is_black_box(report: ReportFacts) -> bool:
-    return report.plan is not None and bool(report.plan.black_box)
 
 
 def _guarantee(report: ReportFacts) -> list[tuple[str, str]]:

@@ -366,11 +366,7 @@ def _number(spec: ColumnSpec, bins: Any, *, fixed: bool) -> ColumnCoding:
 
 
 def _require_distinct(spec: ColumnSpec, low: Any, high: Any, bins: int) -> None:
-    """Refuse bounds so near to each other that floats between them are few, or that no integer type holds.
-
-    Raises:
-        TableError: they are.
-    """
+    """Refuse bounds so near to each other that floats between them are few, or that no integer type holds."""
     if spec.is_huge:
         if not (low >= -(2**63) and high < (2**63 if low < 0 else 2**64)):
             raise TableError(
@@ -386,11 +382,7 @@ def _require_distinct(spec: ColumnSpec, low: Any, high: Any, bins: int) -> None:
 
 
 def _given_edges(spec: ColumnSpec, bins: Any, origin: int) -> tuple[float, ...]:
-    """Edges that a person named.
-
-    Raises:
-        TableError: they are no increasing numbers.
-    """
+    """Edges that a person named."""
     try:
         edges = tuple(map(day_number if spec.kind == "date" else (lambda end: float(end - origin)), bins))
     except (TypeError, ValueError):

@@ -90,10 +90,7 @@ class ColumnSpec:
             self._check_spellings()
         if self.kind == "date":
             self._check_dates()
-        if self.required not in (True, False):
-            raise TableError(
-                f"Column {self.name!r} has required={self.required!r}: it must be true or false."
-            )
+        self._check_truth("required")
         if self.kind in ("pixels", "set") and not (is_whole(self.size) and 1 <= self.size <= MOST_FEATURES):
             raise TableError(
                 f"Column {self.name!r} needs a size from 1 to {MOST_FEATURES:,}, a whole number; got {self.size!r}."
@@ -107,15 +104,10 @@ class ColumnSpec:
         for key, bound in (("low", self.low), ("high", self.high)):
             if type(bound) not in (int, float) or not abs(bound) <= sys.float_info.max:
                 raise TableError(f"Column {self.name!r} needs a finite number as its {key!r}; got {bound!r}.")
-        if not self.low < self.high:
-            raise TableError(
-                f"Column {self.name!r} needs low < high; got low={self.low!r} and high={self.high!r}. "
-                "They are public bounds: take them from documentation, not from the rows."
-            )
-        if self.log1p not in (True, False):
-            raise TableError(f"Column {self.name!r} has log1p={self.log1p!r}: it must be true or false.")
-        if self.integer not in (True, False, None):
-            raise TableError(f"Column {self.name!r} has integer={self.integer!r}: it must be true or false.")
+        self._check_order(self.low, self.high)
+        self._check_truth("log1p")
+        if self.integer is not None:
+            self._check_truth("integer")
         if self.integer and math.floor(self.high) <= math.ceil(self.low):
             raise TableError(
                 f"Column {self.name!r} is to hold whole numbers, and there are not two between {self.low!r} and "
@@ -126,18 +118,25 @@ class ColumnSpec:
                 f"Column {self.name!r} has log1p, so its low must be above -1; got {self.low!r}."
             )
 
+    def _check_order(self, low: float, high: float) -> None:
+        if not low < high:
+            raise TableError(
+                f"Column {self.name!r} needs low < high; got low={self.low!r} and high={self.high!r}. "
+                "They are public bounds: take them from documentation, not from the rows."
+            )
+
+    def _check_truth(self, key: str) -> None:
+        value = getattr(self, key)
+        if value not in (True, False):
+            raise TableError(f"Column {self.name!r} has {key}={value!r}: it must be true or false.")
+
     def _check_dates(self) -> None:
         for key, bound in (("low", self.low), ("high", self.high)):
             if not isinstance(bound, str) or math.isnan(day_number(bound)):
                 raise TableError(
                     f'Column {self.name!r} needs a date as its {key!r}, such as "1990-01-31"; got {bound!r}.'
                 )
-        low, high = self.limits
-        if not low < high:
-            raise TableError(
-                f"Column {self.name!r} needs low < high; got low={self.low!r} and high={self.high!r}. "
-                "They are public bounds: take them from documentation, not from the rows."
-            )
+        self._check_order(*self.limits)
         unknown = [part for part in self.parts if part not in PARTS]
         if unknown or len(set(self.parts)) < len(self.parts):
             raise TableError(

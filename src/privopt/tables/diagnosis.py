@@ -303,9 +303,11 @@ def likely_cause(spec: ColumnSpec, unread: Counter[str], beyond: Counter[str], c
         beyond: its cells beyond the bounds.
         cells_in_all: how many the column has.
     """
-    of = {"flag": _of_flags, "num": _of_numbers, "date": _of_dates, "cat": _of_levels}
+    of = {"num": _of_numbers, "date": _of_dates, "cat": _of_levels}
+    if unread and spec.kind == "flag":
+        return _of_flags(spec, unread, cells_in_all)
     if unread and spec.kind in of:
-        return of[spec.kind](spec, unread, cells_in_all)
+        return _of_any(unread, cells_in_all) or of[spec.kind](spec, unread, cells_in_all)
     return _of_range(spec, beyond, cells_in_all) if beyond else ""
 
 
@@ -345,8 +347,7 @@ def _of_flags(spec: ColumnSpec, texts: Counter[str], cells_in_all: int) -> str:
                 f"{_told(texts.total(), cells_in_all)} are {written}: declare "
                 f'"true": "{true}", "false": "{false}".'
             )
-    general = _of_any(texts, cells_in_all)
-    if general:
+    if general := _of_any(texts, cells_in_all):
         return general
     if not spec.true and _explains(texts, lambda text: not math.isnan(cells.number(text))):
         return (
@@ -359,9 +360,6 @@ def _of_flags(spec: ColumnSpec, texts: Counter[str], cells_in_all: int) -> str:
 
 
 def _of_numbers(spec: ColumnSpec, texts: Counter[str], cells_in_all: int) -> str:
-    general = _of_any(texts, cells_in_all)
-    if general:
-        return general
     for written in _FORMATS:
         count = _explains(texts, lambda text, written=written: not math.isnan(written.number(text)))
         if count:
@@ -387,9 +385,6 @@ def _of_numbers(spec: ColumnSpec, texts: Counter[str], cells_in_all: int) -> str
 
 
 def _of_dates(spec: ColumnSpec, texts: Counter[str], cells_in_all: int) -> str:
-    general = _of_any(texts, cells_in_all)
-    if general:
-        return general
     count = _explains(texts, lambda text: bool(_OTHER_DATE.fullmatch(text.strip())))
     if count:
         return f"{_told(count, cells_in_all)} are dates in another order: write year, month, day, such as 1990-01-31."
@@ -397,9 +392,6 @@ def _of_dates(spec: ColumnSpec, texts: Counter[str], cells_in_all: int) -> str:
 
 
 def _of_levels(spec: ColumnSpec, texts: Counter[str], cells_in_all: int) -> str:
-    general = _of_any(texts, cells_in_all)
-    if general:
-        return general
     if _explains(texts, lambda text: not math.isnan(cells.number(text))) and all(
         math.isnan(cells.number(level)) for level in spec.levels
     ):

@@ -161,11 +161,7 @@ def _grouped(thousands: str, decimal: str) -> re.Pattern[str]:
 
 
 def _check_encoding(encoding: Any) -> None:
-    """Refuse what is no encoding of texts.
-
-    Raises:
-        TableError: it is none.
-    """
+    """Refuse what is no encoding of texts."""
     try:
         is_text = "a,b\n1\n".encode(encoding).decode(encoding) == "a,b\n1\n"
     except (LookupError, TypeError, ValueError):

@@ -46,11 +46,7 @@ def read_table(path: str | Path, schema: Schema, *, columns: Iterable[str] | Non
     file, wanted = _columns_in(path, schema, columns)
     if delimiter(file) is None:
         return guarded(file, lambda: read_parquet(file, wanted))
-    for name in wanted:
-        if schema.column(name).kind in ("pixels", "set"):
-            raise TableError(
-                f"Column {name!r} holds lists, which CSV has no form for: give the table as Parquet."
-            )
+    require_no_lists(schema, wanted)
     private_table = guarded(file, lambda: _read_csv(file, wanted, schema.format))
     private_arrays = [loaded(private_table.column(name), schema.column(name)) for name in wanted]
     return pa.table(private_arrays, names=wanted)
@@ -166,23 +162,46 @@ def write_predictions(
 
 
 def _columns_in(path: str | Path, schema: Schema, columns: Iterable[str] | None) -> tuple[Path, list[str]]:
-    """The file, and the columns wanted of it, all of which are in the schema and in its header.
-
-    Raises:
-        TableError: the file is missing, of another format, damaged, or lacks a column.
-    """
+    """The file, and the columns wanted of it, all of which are in the schema and in its header."""
     file = _existing(path)
     wanted = [schema.column(name).name for name in (schema.names if columns is None else columns)]
     present = table_columns(file, schema.format)
+    require_columns(str(file), present, wanted, separator(file, schema.format))
+    return file, wanted
+
+
+def require_columns(shown: str, present: Sequence[str], wanted: Sequence[str], text: str | None) -> None:
+    """Refuse a file that lacks one of the columns wanted of it, or has two of one name.
+
+    Args:
+        shown: the name of the file.
+        present: its columns.
+        wanted: those that the schema names.
+        text: see `separator`.
+    Raises:
+        TableError: it does.
+    """
     for name in wanted:
         if name not in present:
             raise TableError(
-                f"The table {str(file)!r} has no column {name!r}, which the schema names"
-                f"{instead_of(name, present, wanted, text=separator(file, schema.format))}."
+                f"The table {shown!r} has no column {name!r}, which the schema names"
+                f"{instead_of(name, present, wanted, text=text)}."
             )
     if len(set(present)) < len(present):
-        raise TableError(f"The table {str(file)!r} has two columns of one name.")
-    return file, wanted
+        raise TableError(f"The table {shown!r} has two columns of one name.")
+
+
+def require_no_lists(schema: Schema, columns: Iterable[str]) -> None:
+    """Refuse columns of lists in a text file.
+
+    Raises:
+        TableError: one of these columns holds lists.
+    """
+    for name in columns:
+        if schema.column(name).kind in ("pixels", "set"):
+            raise TableError(
+                f"Column {name!r} holds lists, which CSV has no form for: give the table as Parquet."
+            )
 
 
 def _existing(path: str | Path) -> Path:

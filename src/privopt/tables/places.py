@@ -313,11 +313,7 @@ def _in_folder(system: Any, folder: str) -> list[str]:
 
 
 def _require_tables_alone(paths: Sequence[str], folder: str, shown: str) -> None:
-    """Refuse a folder without tables, or with other files beside them: it is read whole.
-
-    Raises:
-        TableError: it is one.
-    """
+    """Refuse a folder without tables, or with other files beside them: it is read whole."""
     tables = [path for path in paths if extension(path)]
     others = [path.removeprefix(f"{folder.rstrip('/')}/") for path in paths if not extension(path)]
     if not tables:

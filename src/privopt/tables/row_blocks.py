@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from privopt.errors import STAYS_CHARGED, DataUnavailable
-from privopt.tables.errors import TableError, instead_of
-from privopt.tables.io import guarded, separator
+from privopt.tables.errors import TableError
+from privopt.tables.io import guarded, require_columns, require_no_lists, separator
 from privopt.tables.keys import require_one_kind
 from privopt.tables.places import Place, StoredFile
 from privopt.tables.schema import Schema
@@ -268,12 +268,13 @@ def checked_headers(place: Place, schema: Schema, columns: Sequence[str]) -> lis
         TableError: a file is damaged, lacks one of these columns, or has other columns of the schema than the rest.
     """
     if place.delimiter is not None:
-        _require_no_lists(schema, columns)
+        require_no_lists(schema, columns)
     headers = [_header(place, file, schema) for file in place.files]
     first, known = place.files[0], set(schema.names)  # other columns are not read, nor are their names told
     text = separator(place.files[0].name, schema.format)
     for file, header in zip(place.files, headers, strict=True):
-        _require_columns(place, file, header, columns, text)
+        _require_in_files(place, file, header, columns)
+        require_columns(file.shown, header, columns, text)
         lacking = [
             *(f"{file.shown!r} lacks {name!r}" for name in headers[0] if name in known - {*header}),
             *(f"{first.shown!r} lacks {name!r}" for name in header if name in known - {*headers[0]}),
@@ -316,9 +317,8 @@ def _shortened(private_chunk: Any) -> Any:
     return pa.DictionaryArray.from_arrays(indices, values)
 
 
-def _require_columns(
-    place: Place, file: StoredFile, present: Sequence[str], wanted: Sequence[str], text: str | None
-) -> None:
+def _require_in_files(place: Place, file: StoredFile, present: Sequence[str], wanted: Sequence[str]) -> None:
+    """Refuse columns that stand in the names of folders alone."""
     for name in wanted:
         if name in place.partitions:
             raise TableError(
@@ -331,23 +331,8 @@ def _require_columns(
                 "not in the files: leave it out of the schema, or write it into the files first, such as with "
                 "pyarrow.dataset.dataset(FOLDER, partitioning='hive').to_table()."
             )
-        if name not in present:
-            raise TableError(
-                f"The table {file.shown!r} has no column {name!r}, which the schema names"
-                f"{instead_of(name, present, wanted, text=text)}."
-            )
-    if len(set(present)) < len(present):
-        raise TableError(f"The table {file.shown!r} has two columns of one name.")
 
 
 def _folder_of(file: StoredFile, name: str) -> str:
     """The folder whose name holds a column."""
     return next(part for part in file.shown.split("/") if part.startswith(f"{name}="))
-
-
-def _require_no_lists(schema: Schema, columns: Sequence[str]) -> None:
-    for name in columns:
-        if schema.column(name).kind in ("pixels", "set"):
-            raise TableError(
-                f"Column {name!r} holds lists, which CSV has no form for: give the table as Parquet."
-            )

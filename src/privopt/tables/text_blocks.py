@@ -1,6 +1,5 @@
 """A text table in blocks of whole records: where each begins in the file, and how many records it has. PRIVATE."""
 
-import io
 import re
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
@@ -104,41 +103,12 @@ def read_text(
 
 def _opened(place: Place, file: StoredFile, written: FileFormat) -> TextStream:
     """What is in a file, from its header on."""
-    usual = place.delimiter or ","
-    if not extension(file.name).endswith(".gz"):
-        return TextStream(_Plain(place.system.open_input_file(file.path)), written, usual)
-    packed = place.system.open_input_stream(file.path, compression="gzip")
-    return TextStream(Counted(packed, file.shown, file.size), written, usual)
-
-
-class _Plain(io.RawIOBase):
-    """An Arrow file as Python's."""
-
-    def __init__(self, stream: Any) -> None:
-        super().__init__()
-        self._stream = stream
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return int(self._stream.seek(offset, whence))
-
-    def tell(self) -> int:
-        return int(self._stream.tell())
-
-    def readinto(self, buffer: Any) -> int:
-        content = self._stream.read(len(buffer))
-        buffer[: len(content)] = content
-        return len(content)
-
-    def close(self) -> None:
-        if not self.closed:
-            self._stream.close()
-        super().close()
+    if extension(file.name).endswith(".gz"):
+        packed = place.system.open_input_stream(file.path, compression="gzip")
+        raw: Any = Counted(packed, file.shown, file.size)
+    else:
+        raw = place.system.open_input_file(file.path)
+    return TextStream(raw, written, place.delimiter or ",")
 
 
 def _whole_records(stream: TextStream, file: StoredFile) -> Generator[bytes]:

@@ -85,16 +85,29 @@ class TextStream:
         self.close()
 
 
-class _Recoded(io.RawIOBase):
-    """Bytes of another encoding as UTF-8."""
+class _Over(io.RawIOBase):
+    """Bytes made of those of another stream, which is closed with this one."""
 
-    def __init__(self, stream: Any, encoding: str) -> None:
+    def __init__(self, stream: Any) -> None:
         super().__init__()
-        self._stream, self._decoder = stream, codecs.getincrementaldecoder(encoding)("replace")
-        self._private_left, self._ended = b"", False
+        self._stream = stream
 
     def readable(self) -> bool:
         return True
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stream.close()
+        super().close()
+
+
+class _Recoded(_Over):
+    """Bytes of another encoding as UTF-8."""
+
+    def __init__(self, stream: Any, encoding: str) -> None:
+        super().__init__(stream)
+        self._decoder = codecs.getincrementaldecoder(encoding)("replace")
+        self._private_left, self._ended = b"", False
 
     def readinto(self, buffer: Any) -> int:
         while not self._private_left and not self._ended:
@@ -106,11 +119,6 @@ class _Recoded(io.RawIOBase):
         self._private_left = self._private_left[len(buffer) :]
         buffer[: len(private_given)] = private_given
         return len(private_given)
-
-    def close(self) -> None:
-        if not self.closed:
-            self._stream.close()
-        super().close()
 
 
 # ---- How much a table may grow when it is unpacked: a small file must not fill the memory ------------------
@@ -213,7 +221,7 @@ def read_parquet(file: Path, wanted: Sequence[str]) -> Any:
     return pa.table([columns.column(name) for name in wanted], names=list(wanted))
 
 
-class Counted(io.RawIOBase):
+class Counted(_Over):
     """A stream that stops once more has come out of it than the limit.
 
     Args:
@@ -223,12 +231,8 @@ class Counted(io.RawIOBase):
     """
 
     def __init__(self, stream: Any, name: str, packed: int) -> None:
-        super().__init__()
-        self._stream, self._name, self._packed, self._seen = stream, name, packed, 0
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
+        super().__init__(stream)
+        self._name, self._packed, self._seen = name, packed, 0
 
     def readinto(self, buffer: Any) -> int:
         """The next bytes."""
@@ -237,12 +241,6 @@ class Counted(io.RawIOBase):
         _require(self._seen, self._name, self._packed)
         buffer[: len(content)] = content
         return len(content)
-
-    def close(self) -> None:
-        """Close the file."""
-        if not self.closed:
-            self._stream.close()
-        super().close()
 
 
 def check_footer(metadata: Any, file: str, packed: int, wanted: set[str]) -> None:

@@ -4,6 +4,7 @@ Nothing here shows that a run was as its report says. It shows that the parts of
 whoever alters one number must alter all that follow from it.
 """
 
+import functools
 import math
 from collections.abc import Iterator
 from itertools import pairwise
@@ -374,7 +375,7 @@ def _tree(made: list[_Made], place: str) -> Fields:
 def _among(made: Fields, event: Fields, *, blocks_known: bool) -> Check:
     """Whether what a unit meets of the releases is among what it meets of the priced events."""
     (met, met_exact), (paid, paid_exact) = met_by_units(made), met_by_units(event)
-    most = _most(met)
+    most = functools.reduce(Way.join, met)  # of every leaf the most that a unit meets
     total = sum(count for leaf, count in most.leaves.items() if leaf.kind != _FREE)
     missing: set[str] = set()
     try:
@@ -408,14 +409,6 @@ def _short(way: Way, paid: Way) -> set[str]:
         for leaf, count in way.leaves.items()
         if leaf.kind != _FREE and paid.leaves.get(leaf, 0) < count
     }
-
-
-def _most(ways: tuple[Way, ...]) -> Way:
-    """Of every leaf the most that a unit meets."""
-    most = ways[0]
-    for way in ways[1:]:
-        most = most.join(way)
-    return most
 
 
 def _added_up(event: Fields) -> Way:

@@ -202,14 +202,7 @@ def _two_ways(
     *,
     effort: int = 1,
 ) -> tuple[Loss, Loss]:
-    """A mixture of normals against the normal at 0, and the other way round.
-
-    Args:
-        parts: (probability, mean).
-        place: where the loss of the first, which rises, is t.
-        multiplier: the standard deviation.
-        effort: as that of a `Loss`.
-    """
+    """A mixture of normals against the normal at 0, and the other way round."""
 
     def mixed(x: Values, sign: float) -> Values:
         first, second = (weight * _ndtr(sign * (x - mean) / multiplier) for weight, mean in parts)

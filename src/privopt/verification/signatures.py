@@ -125,24 +125,27 @@ def _hex(fields: Fields, name: str, size: int) -> bytes:
 
 
 def _is_valid(public: bytes, signature: bytes, message: bytes) -> bool:
+    _, ed25519, exceptions = _library()
     try:
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    except ImportError:
-        raise KeyProblem(_MISSING) from None
-    try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
-    except (InvalidSignature, ValueError):
+        ed25519.Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+    except (exceptions.InvalidSignature, ValueError):
         return False
     return True
 
 
-def _private_key(path: Path) -> Any:
+def _library() -> tuple[Any, Any, Any]:
+    """What reads keys, what signs, and what it raises."""
     try:
+        from cryptography import exceptions
         from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError:
         raise KeyProblem(_MISSING) from None
+    return serialization, ed25519, exceptions
+
+
+def _private_key(path: Path) -> Any:
+    serialization, ed25519, _ = _library()
     content = _key_file(path)
     of_openssh = b"OPENSSH" in content.split(b"\n", 1)[0]
     load = serialization.load_ssh_private_key if of_openssh else serialization.load_pem_private_key
@@ -150,7 +153,7 @@ def _private_key(path: Path) -> Any:
         found = load(content, None)
     except Exception:  # whatever a library says of a key stays unsaid
         found = None
-    if not isinstance(found, Ed25519PrivateKey):
+    if not isinstance(found, ed25519.Ed25519PrivateKey):
         raise KeyProblem(
             f"{str(path)!r} holds no Ed25519 private key without a passphrase: make one with `openssl genpkey "
             "-algorithm ed25519`."
@@ -159,19 +162,15 @@ def _private_key(path: Path) -> Any:
 
 
 def _public_bytes(path: Path) -> bytes:
-    try:
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    except ImportError:
-        raise KeyProblem(_MISSING) from None
+    serialization, ed25519, _ = _library()
     content = _key_file(path)
     of_openssh = content.startswith(b"ssh-")
-    load: Any = serialization.load_ssh_public_key if of_openssh else serialization.load_pem_public_key
+    load = serialization.load_ssh_public_key if of_openssh else serialization.load_pem_public_key
     try:
         found = load(content)
     except Exception:  # as above
         found = None
-    if not isinstance(found, Ed25519PublicKey):
+    if not isinstance(found, ed25519.Ed25519PublicKey):
         raise KeyProblem(
             f"{str(path)!r} holds no Ed25519 public key: `openssl pkey -in KEY -pubout` writes that of a private one."
         )

@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -68,23 +68,21 @@ class Fields:
 
     def items(self, name: str) -> list[Any]:
         """A list."""
-        value = self.raw(name)
-        if not isinstance(value, list):
-            raise Malformed(f"{self.place}.{name} must be a list, got {_kind(value)}.")
-        return cast("list[Any]", value)
+        return self._of(name, list, "a list")
 
     def text(self, name: str) -> str:
         """A text."""
-        value = self.raw(name)
-        if not isinstance(value, str):
-            raise Malformed(f"{self.place}.{name} must be a text, got {_kind(value)}.")
-        return value
+        return self._of(name, str, "a text")
 
     def truth(self, name: str) -> bool:
         """A truth value."""
+        return self._of(name, bool, "true or false")
+
+    def _of(self, name: str, kind: type, words: str) -> Any:
+        """What stands there, of a type."""
         value = self.raw(name)
-        if not isinstance(value, bool):
-            raise Malformed(f"{self.place}.{name} must be true or false, got {_kind(value)}.")
+        if not isinstance(value, kind):
+            raise Malformed(f"{self.place}.{name} must be {words}, got {_kind(value)}.")
         return value
 
     def number(self, name: str, low: float = -math.inf, high: float = math.inf) -> float:
@@ -218,30 +216,24 @@ class Way:
 
     def plus(self, other: "Way", count: int = 1) -> "Way":
         """This, and `count` times the other."""
-        spend(_A_WAY + len(self.leaves) + len(other.leaves))
-        leaves = dict(self.leaves)
-        for leaf, times in other.leaves.items():
-            leaves[leaf] = leaves.get(leaf, 0) + count * times
-        return Way(
-            self.mu_squared + count * other.mu_squared,
-            leaves,
-            self.bad + count * other.bad,
-            self.rounding + count * other.rounding,
-            self.bare or (count > 0 and other.bare),
-        )
+        return self._with(other, lambda mine, others: mine + count * others, bare=count > 0 and other.bare)
 
     def join(self, other: "Way") -> "Way":
         """A way that costs at least as much as both: of everything the larger amount."""
+        return self._with(other, max, bare=other.bare)
+
+    def _with(self, other: "Way", amount: Callable[[Any, Any], Any], *, bare: bool) -> "Way":
+        """A way whose amounts follow from those of both."""
         spend(_A_WAY + len(self.leaves) + len(other.leaves))
         leaves = dict(self.leaves)
         for leaf, times in other.leaves.items():
-            leaves[leaf] = max(leaves.get(leaf, 0), times)
+            leaves[leaf] = amount(leaves.get(leaf, 0), times)
         return Way(
-            max(self.mu_squared, other.mu_squared),
+            amount(self.mu_squared, other.mu_squared),
             leaves,
-            max(self.bad, other.bad),
-            max(self.rounding, other.rounding),
-            self.bare or other.bare,
+            amount(self.bad, other.bad),
+            amount(self.rounding, other.rounding),
+            self.bare or bare,
         )
 
 
@@ -284,11 +276,7 @@ def _ways(event: Fields, met: Callable[[dict[Leaf, int]], Way]) -> tuple[tuple[W
 
 
 def _require_size(event: Fields) -> None:
-    """Refuse a tree that would take long.
-
-    Raises:
-        Malformed: it has too many nodes.
-    """
+    """Refuse a tree that would take long."""
     events = blocks = 0
     pending: list[Any] = [event.values]
     while pending:
@@ -319,12 +307,12 @@ def _reduced(event: Fields, met: Callable[[dict[Leaf, int]], Way]) -> tuple[list
         different = list(found.values())
         if len(ways) * math.comb(count + len(different) - 1, count) > MOST_WAYS:
             exact = exact and len(different) == 1
-            different = [_joined(different)]
+            different = [functools.reduce(Way.join, different)]
         if len(different) == 1:
             ways = [way.plus(different[0], count) for way in ways]
             continue
         ways = [
-            _summed([way, *chosen])
+            functools.reduce(Way.plus, [way, *chosen], Way())
             for way in ways
             for chosen in itertools.combinations_with_replacement(different, count)
         ]
@@ -408,20 +396,6 @@ def _way(leaves: dict[Leaf, int]) -> Way:
         elif leaf.kind != "NoEvent":
             way.leaves[leaf] = way.leaves.get(leaf, 0) + count
     return way
-
-
-def _joined(ways: list[Way]) -> Way:
-    total = ways[0]
-    for way in ways[1:]:
-        total = total.join(way)
-    return total
-
-
-def _summed(ways: Iterable[Way]) -> Way:
-    total = Way()
-    for way in ways:
-        total = total.plus(way)
-    return total
 
 
 # ---- Closed privacy curves in 50 digits: Gaussian noise, pure and zero-concentrated privacy ----------------

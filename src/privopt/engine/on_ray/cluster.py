@@ -323,9 +323,6 @@ def _silenced() -> Any:
     """Keep Ray from printing what happens to workers, which would stand between what a command prints.
 
     It also sends the place where this process fails to the cluster; not here.
-
-    Returns:
-        What printed.
     """
     module = _worker_module()
     if sys.excepthook is module.custom_excepthook:

@@ -315,7 +315,8 @@ class RayEngine:
 
     def records(self) -> tuple[Any, NDArray[np.float64]]:
         """See `Engine.records`."""
-        return self._gathered("a query of all records at once").records()
+        self._require_fit("a query of all records at once")
+        return self._fetched.records()
 
     def objective(self, objective: HuberisedObjective) -> RemoteLossSum:
         """See `Engine.objective`: one call a worker for each gradient or Hessian, and one sum up from each."""
@@ -348,7 +349,11 @@ class RayEngine:
 
     def view(self, matrix: NDArray[np.float64], row_bound: float) -> "RayEngine":
         """See `Engine.view`: the workers map the rows of their parts."""
-        public = self._mapped_public(matrix, row_bound)
+        # What is public about mapped rows, from no rows at all; refused as `Units.mapped` does.
+        nobody = StoredRows(
+            np.zeros((0, self.public.d)), np.zeros(0), np.zeros(0), np.zeros(0, np.bool_), None, None
+        )
+        public = nobody.units(self.public).mapped(matrix, row_bound).public
         return self._child(Mapped(np.asarray(matrix, np.float64), row_bound), public, self._private_ranges)
 
     def subset(self, private_places: Places, size: int) -> "RayEngine":
@@ -370,29 +375,22 @@ class RayEngine:
         return f"RayEngine(<private>, {self.public!r})"
 
     @property
-    def _unit_bytes(self) -> int:
-        return unit_bytes(self.public)
-
-    @property
     def _at_once(self) -> int:
         """How many units travel at a time."""
-        return max(1, _PIECE_BYTES // self._unit_bytes)
+        return max(1, _PIECE_BYTES // unit_bytes(self.public))
 
     def _owners(self, private_positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The parts of the units at some positions."""
         return np.searchsorted([stop for _, stop in self._private_ranges], private_positions, side="right")
 
     def _require_fit(self, what: str) -> None:
-        if self.public.n * self._unit_bytes > GATHERED_BYTES:
+        needed = self.public.n * unit_bytes(self.public)
+        if needed > GATHERED_BYTES:
             raise ValueError(
                 f"{what} needs all rows in this process, which fetches at most {GATHERED_BYTES:,} bytes from the "
-                f"workers of a cluster; n = {self.public.n:,} units could take {self.public.n * self._unit_bytes:,}: "
+                f"workers of a cluster; n = {self.public.n:,} units could take {needed:,}: "
                 "keep the records in memory (engine='memory'), or ask for means."
             )
-
-    def _gathered(self, what: str) -> InProcessEngine:
-        self._require_fit(what)
-        return self._fetched
 
     @cached_property
     def _fetched(self) -> InProcessEngine:
@@ -449,16 +447,6 @@ class RayEngine:
             for part, private_share in private_draws.items()
         ]
         return np.array(sum(private_sums[1:], start=private_sums[0]), np.float64)
-
-    def _mapped_public(self, matrix: NDArray[np.float64], row_bound: float) -> Public:
-        """What is public about mapped rows, from no rows at all; refused as `Units.mapped` does."""
-        nobody = self._nobody.units(self.public)
-        return nobody.mapped(matrix, row_bound).public
-
-    @property
-    def _nobody(self) -> StoredRows:
-        features = np.zeros((0, self.public.d))
-        return StoredRows(features, np.zeros(0), np.zeros(0), np.zeros(0, np.bool_), None, None)
 
     def _child(self, step: Step, public: Public, private_ranges: Sequence[Range]) -> "RayEngine":
         known_as = self._fleet.known_as(self._known_as, step)

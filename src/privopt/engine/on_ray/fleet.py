@@ -330,11 +330,7 @@ class Fleet:
     def _answers(
         self, known_as: int, calls: Mapping[int, Call], *, fetch: bool, told: bool = False
     ) -> list[Any]:
-        """Wait for all, for each as long as patience lasts, which begins anew with every part that it has read.
-
-        Returns:
-            The answers, or what they are known by to Ray where they are not to be fetched.
-        """
+        """Wait for all, for each as long as patience lasts, which begins anew with every part that it has read."""
         from ray.exceptions import RayError
 
         waiting = {k: self._sent(k, known_as, call) for k, call in calls.items()}
@@ -384,12 +380,7 @@ class Fleet:
         return loading[0] if loading else reference
 
     def _fetched(self, reference: Any) -> Any:
-        """What a worker has answered.
-
-        Raises:
-            RayError: it is lost.
-            DataUnavailable: it is there, and cannot answer.
-        """
+        """What a worker has answered."""
         import ray
         from ray.exceptions import RayTaskError
 
@@ -412,11 +403,7 @@ class Fleet:
         return getattr(worker.actor, method).remote(Preparation(steps, forgotten), asked_on, *arguments)
 
     def _replace(self, k: int, what: str) -> None:
-        """Start another worker with the same parts.
-
-        Raises:
-            DataUnavailable: that has happened too often, or the records have changed.
-        """
+        """Start another worker with the same parts."""
         if self.retries_left == 0:
             raise unavailable(f"a worker {what}, and no retries are left")
         self.retries_left -= 1

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from privopt.data.places import GivenPlaces, Places
-from privopt.data.read_units import row_entries
+from privopt.data.read_units import of_records, row_entries
 from privopt.data.record_source import Description, RecordBlock, RecordSource
 from privopt.data.rows import GridRows, MappedRows, Rows, aligned_zeros
 from privopt.data.storage import gather_rows
@@ -105,12 +105,6 @@ def read_part(source: RecordSource, description: Description, public: Public, pl
     return dataclasses.replace(stored, public=public, first=plan.first)
 
 
-def no_records(source: RecordSource, description: Description) -> RecordBlock:
-    """A block of none of the records of a source."""
-    private_targets = None if description.classes is None else np.asarray(list(description.classes))[:0]
-    return RecordBlock(_joined_features([], source), private_targets, np.zeros(0))
-
-
 def _public_of_one(source: RecordSource, description: Description) -> Public:
     """What is public about units like those of the source, from the first record alone."""
     block = next(iter(source.blocks(0, min(1, source.rows))), None)
@@ -120,11 +114,6 @@ def _public_of_one(source: RecordSource, description: Description) -> Public:
     if source.by_user:
         arguments["groups"] = np.zeros(features.shape[0])
     return Units.from_arrays(features, targets, **arguments).public
-
-
-def of_records(description: Description, rows: int) -> dict[str, Any]:
-    """The arguments that make units of so many records, whatever the number of all is."""
-    return {**description.arguments(), "relation": Relation.ADD_OR_REMOVE_ONE, "n": max(rows, 2)}
 
 
 def _rows_of(block: RecordBlock, rows: Any) -> RecordBlock:

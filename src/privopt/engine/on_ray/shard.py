@@ -274,15 +274,7 @@ class Shard:
         compute: Callable[[int, InProcessEngine], T],
         add: Callable[[T, T], T] | None = None,
     ) -> T | Failure:
-        """What is computed on each of some parts, added up; or what went wrong, and at which part.
-
-        Args:
-            parts: at least one; one where nothing says how to add.
-            preparation: what to do first.
-            known_as: on which units.
-            compute: of a part and its engine.
-            add: two of what is computed.
-        """
+        """What is computed on each of some parts, added up; or what went wrong, and at which part."""
         numbers = list(parts)
         part = numbers[0]
         try:

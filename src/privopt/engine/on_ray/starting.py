@@ -194,11 +194,7 @@ def undisturbed() -> Generator[None]:
 
 @contextlib.contextmanager
 def _instead(place: Any, name: str, value: Any) -> Generator[None]:
-    """Something of Ray's replaced, in a module or a class that has it.
-
-    Raises:
-        ArgumentError: it is not there, so that what it would do is not prevented.
-    """
+    """Something of Ray's replaced, in a module or a class that has it."""
     place = importlib.import_module(place) if isinstance(place, str) else place
     if not hasattr(place, name):
         raise _other_version(f"this version of ray has no {name}")
@@ -302,11 +298,7 @@ def require_node(address: str) -> None:
 
 
 def _require_listener(address: str) -> None:
-    """Refuse an address at which nobody listens, for which Ray would wait.
-
-    Raises:
-        ArgumentError: likewise.
-    """
+    """Refuse an address at which nobody listens, for which Ray would wait."""
     if (why := why_unreached(address, _LISTENER_SECONDS)) is not None:
         raise ArgumentError(
             f"the Ray cluster at {address} cannot be reached ({why}): check the address, and that its head runs."
@@ -324,11 +316,7 @@ def asks_for_tokens(address: str) -> bool:
 
 
 def _refused(address: str, environment: dict[str, str]) -> bool:
-    """Whether a cluster refuses who asks with the token of an environment.
-
-    Raises:
-        ArgumentError: it does not answer.
-    """
+    """Whether a cluster refuses who asks with the token of an environment."""
     try:
         asked = subprocess.run(
             [sys.executable, "-P", "-c", _PROBE, address],

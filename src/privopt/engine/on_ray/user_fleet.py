@@ -109,11 +109,7 @@ class UserFleet(Fleet):
             )
 
     def _counted_plans(self) -> list[PartPlan]:
-        """The parts with their units.
-
-        Raises:
-            ArgumentError: they are more than n.
-        """
+        """The parts with their units."""
         private_units = [units for k in range(len(self.workers)) for units in self._private_units[k]]
         public = self._layout.public
         check_units(public.n, sum(private_units), public.relation, by_user=True)

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.data.read_units import clipped, no_records
 from privopt.data.record_source import Description, RecordBlock, RecordSource
 from privopt.data.targets import user_weights
-from privopt.data.units import Units
 from privopt.data.user_keys import UserSecret
 from privopt.data.user_parts import (
     NOBODY,
@@ -26,7 +26,7 @@ from privopt.data.user_parts import (
     parts_of_digests,
     user_digests,
 )
-from privopt.engine.on_ray.layout import PartPlan, StoredRows, no_records, of_records, require_same
+from privopt.engine.on_ray.layout import PartPlan, StoredRows, require_same
 from privopt.engine.on_ray.shard import NO_PART, SOURCE, Failure, Shard
 from privopt.engine.parts import Range
 from privopt.errors import DataUnavailable
@@ -268,22 +268,16 @@ class UserShard(Shard):
         private_digests, private_rest = user_digests(block.private_keys, rows, secret)
         private_places = np.arange(first, first + rows)
         private_lottery = secret.lottery(first, first + rows)
-        if self._owners.only_counted:
-            private_usable = np.zeros(rows, np.bool_)
-            return Piece(
-                UserRecords(private_digests, private_rest, private_places, private_lottery, private_usable),
-                None,
-            )
-        units = Units.from_arrays(
-            block.private_features, block.private_targets, **of_records(self._description, rows)
+        private_usable, stored = np.zeros(rows, np.bool_), None
+        if not self._owners.only_counted:
+            units = clipped(block, self._description)
+            private_usable, stored = units.private_present, StoredRows.of(units)
+            if not np.all(private_usable):
+                stored = stored.at(np.flatnonzero(private_usable))
+        return Piece(
+            UserRecords(private_digests, private_rest, private_places, private_lottery, private_usable),
+            stored,
         )
-        private = UserRecords(
-            private_digests, private_rest, private_places, private_lottery, units.private_present
-        )
-        stored = StoredRows.of(units)
-        if not np.all(units.private_present):
-            stored = stored.at(np.flatnonzero(units.private_present))
-        return Piece(private, stored)
 
     def _deal(self) -> None:
         """Give what has arrived to the parts."""
@@ -364,41 +358,6 @@ class Crew(Protocol):
         ...
 
 
-class Exchange:
-    """Brings the records of each user to the worker that holds the user.
-
-    Args:
-        crew: the workers.
-        workers: how many.
-        spans: the ranges of records, in order; each worker reads those next to each other, in order.
-        limit: seconds for one answer; whoever takes longer counts as lost.
-
-    Privacy:
-        Which range is read when depends on machines and on how many records there are. Nothing is released.
-    """
-
-    def __init__(self, crew: Crew, workers: int, spans: Sequence[Range], limit: float) -> None:
-        self._crew, self._workers, self._spans, self._limit = crew, workers, spans, limit
-
-    def run(self, receivers: Iterable[int]) -> dict[int, list[int]]:
-        """Have all ranges read, and what some workers hold brought to them.
-
-        Whoever is lost on the way is replaced, and is brought everything anew.
-
-        Returns:
-            How many units each part has, of these workers and of all that were replaced. Private.
-        Raises:
-            DataUnavailable: a worker failed, or was lost once too often; or the records have changed.
-        """
-        run = _Run(self._crew, self._workers, self._spans)
-        for worker in receivers:
-            run.expect(worker)
-        while not run.done:
-            run.ask()
-            run.wait(self._limit)
-        return run.private_units
-
-
 class _Sent(NamedTuple):
     """What was asked, and is not answered yet.
 
@@ -419,28 +378,53 @@ class _Sent(NamedTuple):
     since: float
 
 
-class _Run:
-    """One exchange: what has not arrived, and what is on its way. See `Exchange.run`."""
+class Exchange:
+    """Brings the records of each user to the worker that holds the user.
 
-    def __init__(self, crew: Crew, workers: int, spans: Sequence[Range]) -> None:
-        self.private_units: dict[int, list[int]] = {}
-        self._crew, self._spans = crew, spans
+    Args:
+        crew: the workers.
+        workers: how many.
+        spans: the ranges of records, in order; each worker reads those next to each other, in order.
+        limit: seconds for one answer; whoever takes longer counts as lost.
+
+    Privacy:
+        Which range is read when depends on machines and on how many records there are. Nothing is released.
+    """
+
+    def __init__(self, crew: Crew, workers: int, spans: Sequence[Range], limit: float) -> None:
+        self._crew, self._workers, self._spans, self._limit = crew, workers, spans, limit
         self._reader = [span * workers // len(spans) for span in range(len(spans))]
-        self._missing: list[set[int]] = [set() for _ in spans]  # who has not got a range yet
+
+    def run(self, receivers: Iterable[int]) -> dict[int, list[int]]:
+        """Have all ranges read, and what some workers hold brought to them.
+
+        Whoever is lost on the way is replaced, and is brought everything anew.
+
+        Returns:
+            How many units each part has, of these workers and of all that were replaced. Private.
+        Raises:
+            DataUnavailable: a worker failed, or was lost once too often; or the records have changed.
+        """
+        self._private_units: dict[int, list[int]] = {}
+        self._missing: list[set[int]] = [set() for _ in self._spans]  # who has not got a range yet
         self._left: dict[int, int] = {}  # ranges that a worker has not got
-        self._unread: list[deque[int]] = [deque() for _ in range(workers)]
+        self._unread: list[deque[int]] = [deque() for _ in range(self._workers)]
         self._questions = Counter[int]()  # about a range that are open
-        self._open = [0] * workers  # ranges of a reader with such questions
+        self._open = [0] * self._workers  # ranges of a reader with such questions
         self._sent: dict[Any, _Sent] = {}
+        for worker in receivers:
+            self._expect(worker)
+        try:
+            while len(self._private_units) < len(self._left):
+                self._ask()
+                self._wait()
+        finally:
+            self._sent.clear()  # what was asked and not waited for is Ray's to let go of
+        return self._private_units
 
-    @property
-    def done(self) -> bool:
-        """Whether all have counted what they hold."""
-        return len(self.private_units) == len(self._left)
-
-    def expect(self, worker: int) -> None:
+    def _expect(self, worker: int) -> None:
         """Note that a worker has nothing, and is to get everything."""
-        self.private_units.pop(worker, None)
+        self._private_units.pop(worker, None)
         self._left[worker] = len(self._spans)
         for unread in self._unread:
             unread.clear()
@@ -449,7 +433,7 @@ class _Run:
             if not self._questions[span]:
                 self._unread[self._reader[span]].append(span)
 
-    def ask(self) -> None:
+    def _ask(self) -> None:
         """Ask for what may be asked for by now."""
         for reader, unread in enumerate(self._unread):
             while unread and self._open[reader] < AT_ONCE:
@@ -457,15 +441,15 @@ class _Run:
                 self._send("read", reader, span, None, *self._spans[span], sorted(self._missing[span]))
         counting = {sent.worker for sent in self._sent.values() if sent.what == "units"}
         for worker, left in self._left.items():
-            if left == 0 and worker not in self.private_units and worker not in counting:
+            if left == 0 and worker not in self._private_units and worker not in counting:
                 self._send("units", worker, -1, None)
 
-    def wait(self, limit: float) -> None:
+    def _wait(self) -> None:
         """Wait for one answer; who does not give it in time, or is lost, is replaced."""
         import ray
         from ray.exceptions import RayError, RayTaskError
 
-        soonest = min(sent.since for sent in self._sent.values()) + limit - time.monotonic()
+        soonest = min(sent.since for sent in self._sent.values()) + self._limit - time.monotonic()
         ready = self._crew.ready(list(self._sent), soonest, fetch=True)
         for reference in ready:
             sent = self._sent[reference]
@@ -481,13 +465,13 @@ class _Run:
             self._close(self._sent.pop(reference))
         if not ready:
             now = time.monotonic()
-            for sent in [sent for sent in self._sent.values() if sent.since + limit <= now]:
+            for sent in [sent for sent in self._sent.values() if sent.since + self._limit <= now]:
                 self._replace(sent.worker, sent.actor, "did not answer in time")
 
     def _take(self, sent: _Sent, answer: Any) -> None:
         """Note an answer, and have pieces brought to whom they are for."""
         if sent.what == "units":
-            self.private_units[sent.worker] = answer
+            self._private_units[sent.worker] = answer
         elif sent.what == "read":
             for receiver, piece in answer.items():
                 if receiver in self._missing[sent.span]:
@@ -502,7 +486,7 @@ class _Run:
         """Replace a worker, unless that has been done; its successor gets everything anew."""
         if actor is self._crew.actor(worker):
             self._crew.restart(worker, what)
-            self.expect(worker)
+            self._expect(worker)
 
     def _send(self, what: str, worker: int, span: int, reader: Any, *arguments: Any) -> None:
         """Ask the actor of a worker."""

@@ -163,8 +163,8 @@ def open_streamed(
     counted &= entries is not None or not source.is_sparse
     if succession is not None:
         kept = succession.kept(lambda: KeptRoom(folder, residency()))
-        if entries is None and kept.private_entries:
-            entries = kept.private_entries + source.rows  # of a constant
+        if entries is None and kept.private_grown:
+            entries = kept.private_grown + source.rows  # of a constant
     size = stored_bytes(source, description, entries)
     try:
         spool = Spool(folder, size, residency()) if kept is None else kept.spool(size)
@@ -181,7 +181,7 @@ def open_streamed(
     private_entries, private_apart = getattr(stored, "nnz", 0) if entries is None else entries, 0
     if kept is not None and entries is None and source.is_sparse:
         # Of users, the next spool has room for a copy of all that are read, this one for those that they keep.
-        private_apart = (1 + source.by_user) * entry_bytes(kept.private_entries, description)
+        private_apart = (1 + source.by_user) * entry_bytes(kept.private_grown, description)
     return StreamedEngine(
         units,
         private_read=(source.rows, entry_bytes(private_entries, description)),
@@ -191,12 +191,7 @@ def open_streamed(
 
 
 def _told(error: NoRoom, counted: bool) -> str:
-    """What the disk said, and how much is missing, if that may be said.
-
-    Args:
-        error: of the disk.
-        counted: whether the sizes of what is stored are public.
-    """
+    """What the disk said, and how much is missing, if that may be said."""
     if not counted:
         return f"{error} How much is missing is not said here: it would tell how many records there are."
     if error.private_missing is None:

@@ -158,23 +158,20 @@ class Reserve:
     Args:
         folder: where.
         residency: counts what lies in memory.
-        kept: whether it is kept for spools that come one after the other: it then grows as it must, and all that they
-            have is lent of it; else it stays as it was asked for.
     Attributes:
-        kept: likewise.
-        private_grown: entries of the longest array of which it was not known beforehand how long it would get.
+        kept: whether it is kept for spools that come one after the other, see `KeptRoom`; else it stays as it was asked
+            for.
+        private_grown: entries of the longest array of which it was not known beforehand how long it would get: CSR rows
+            as read.
     """
 
-    def __init__(self, folder: Path, residency: Residency, *, kept: bool = False) -> None:
-        self._folder, self._residency, self.kept = folder, residency, kept
+    kept = False
+
+    def __init__(self, folder: Path, residency: Residency) -> None:
+        self._folder, self._residency = folder, residency
         self.private_grown = 0
         self._file: Lent | None = None
         self._required = False  # of what is kept: whether there is room for all that comes
-
-    def begin(self) -> None:
-        """A spool comes after another, which was closed."""
-        if self._file is not None:
-            self._file.high = 0
 
     def lent(self, size: int) -> MappedFile | None:
         """So many zeros of it; None where so many bytes are not left."""
@@ -219,6 +216,26 @@ class Reserve:
         """How large the file must be to have so many bytes at its end that are not lent."""
         assert self._file is not None
         return self._file.size + max(0, size - self._file.left_at_end)
+
+
+class KeptRoom(Reserve):
+    """Room on a disk for spools that come one after the other: what one gives back is kept for the next.
+
+    It grows as it must, and all that they have is lent of it. Between two of them nothing is given back to the disk, so
+    that no other program can take it.
+    """
+
+    kept = True
+
+    def spool(self, size: int) -> "Spool":
+        """The next one, for so many bytes; the one before it was closed.
+
+        Raises:
+            NoRoom: there is no room on the disk.
+        """
+        if self._file is not None:
+            self._file.high = 0
+        return Spool(self._folder, size + spare_bytes(), self._residency, self)
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -363,39 +380,6 @@ class Spool:
 
     def __repr__(self) -> str:
         return f"Spool({str(self._folder)!r})"
-
-
-class KeptRoom:
-    """Room on a disk for spools that come one after the other: what one gives back is kept for the next.
-
-    Between two of them nothing is given back to the disk, so that no other program can take it.
-
-    Args:
-        folder: where.
-        residency: counts what lies in memory.
-    """
-
-    def __init__(self, folder: Path, residency: Residency) -> None:
-        self._folder, self._residency = folder, residency
-        self._reserve = Reserve(folder, residency, kept=True)
-
-    @property
-    def private_entries(self) -> int:
-        """How many entries the longest array got of which that was not known beforehand: CSR rows as read."""
-        return self._reserve.private_grown
-
-    def spool(self, size: int) -> Spool:
-        """The next one, for so many bytes; the one before it was closed.
-
-        Raises:
-            NoRoom: there is no room on the disk.
-        """
-        self._reserve.begin()
-        return Spool(self._folder, size + spare_bytes(), self._residency, self._reserve)
-
-    def close(self) -> None:
-        """Give all of it back, where no array refers to it."""
-        self._reserve.close()
 
 
 class GrowingFile:
