@@ -39,7 +39,7 @@ import pytest
 from hypothesis.database import DirectoryBasedExampleDatabase
 from tests.support import evidence as evidence_record
 from tests.support.programs import forget_programs
-from tests.support.turns import case_of, require_cases
+from tests.support.turns import require_cases, waits
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED_DATA = REPOSITORY.parent / "shared" / "data"
@@ -84,9 +84,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Cases named by `@pytest.mark.later` wait for the audit."""
-    mark = item.get_closest_marker("later")
-    if mark is not None and case_of(item) in mark.args:
+    """Cases named by `@pytest.mark.later`, and those that `@pytest.mark.at_once` leaves out, wait for the audit."""
+    if waits(item):
         item.add_marker(pytest.mark.audit)
 
 

@@ -41,6 +41,7 @@ def small_adult(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return encode("adult", shared_data, tmp_path_factory.mktemp("encoded"), rows=1500)
 
 
+@pytest.mark.audit
 def test_a_cell_is_measured_against_the_optimum_of_the_same_rows(small_adult: Path, tmp_path: Path) -> None:
     common = {"encoded": str(small_adult), "optima": str(tmp_path)}
     (plain,) = measure(Task(method=methods.PLAIN, **common))
@@ -202,6 +203,7 @@ def test_the_panel_of_auto_has_a_cell_of_every_family_and_no_cell_twice() -> Non
     assert {"curved game", "matrix game", "power 2", "sine", "largest entry by values", "ramp"} <= words
 
 
+@pytest.mark.audit
 def test_no_answer_beats_the_gap_that_the_panel_reports_for_a_curved_game() -> None:
     posed = auto_problems.curved(200, 4, 0)
     rows = np.asarray(posed.units.private_features)

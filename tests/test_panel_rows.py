@@ -64,6 +64,7 @@ def test_the_area_under_the_curve_counts_ties_half() -> None:
     assert math.isnan(rows.area_under_curve(scores, np.zeros(5)))
 
 
+@pytest.mark.later("classes")
 @pytest.mark.parametrize("kind", ["two classes", "classes"])
 def test_the_least_test_loss_is_that_of_the_best_ridge_on_either_kind_of_rows(kind: Kind, kept: Path) -> None:
     data = made(kind)

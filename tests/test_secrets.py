@@ -139,7 +139,13 @@ def overheard() -> Generator[io.StringIO]:
         root.setLevel(level)
 
 
-@pytest.mark.later("a label that is no class")
+@pytest.mark.later(
+    "a label that is no class",
+    "a table of lists",
+    "targets of text",
+    "texts for classes of numbers",
+    "user keys of text",
+)
 @pytest.mark.parametrize("what", ASKED)
 def test_nothing_that_goes_wrong_says_what_stands_in_the_data(
     what: str, capfd: pytest.CaptureFixture[str]

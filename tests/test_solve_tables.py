@@ -51,6 +51,7 @@ def bytes_of(result: Any) -> bytes:
     return np.asarray(result.params).tobytes()
 
 
+@pytest.mark.later("stream")
 @pytest.mark.parametrize("engine", ["memory", "stream"])
 def test_users_of_a_table_are_those_of_arrays(engine: PlaceName, folder: Path) -> None:
     """None has more records than the cap: which of them are kept is a secret, and would differ."""
@@ -115,6 +116,7 @@ def test_a_grid_holds_the_constant_and_no_more_than_the_rows(folder: Path) -> No
         table.engine(storage="int4")
 
 
+@pytest.mark.later("described0-who", "described1-who")
 @pytest.mark.parametrize("groups", [None, "who"])
 @pytest.mark.parametrize("described", [{}, {"storage": "int8", "intercept": 1.0}])
 def test_what_is_said_ahead_is_what_the_engine_states(groups: Any, described: Any, folder: Path) -> None:

@@ -43,7 +43,7 @@ UNREADABLE: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.later("a spelling of yes and no that is not known", "counts as text", "decimal comma")
+@pytest.mark.at_once("M for male")
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_targets_that_cannot_be_read_are_noticed_everywhere(name: str) -> None:
     targets, options = UNREADABLE[name]
@@ -59,6 +59,7 @@ def test_targets_that_cannot_be_read_are_noticed_everywhere(name: str) -> None:
     assert any("records are usable, by the trace" in text for text in document["summary"])
 
 
+@pytest.mark.later("add-or-remove-one")
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 def test_of_readable_records_all_are_usable_and_nothing_is_noticed(relation: str) -> None:
     model = fitted(Y, classes=[0, 1], relation=relation, n=ROWS)

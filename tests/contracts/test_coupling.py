@@ -52,9 +52,24 @@ def configured(name, difference_clip=None, **fields):
 
 
 @pytest.mark.later(
-    "scheduled gradient descent, None-replace-one-records",
+    "adaptive gradient descent, selected, None-add-or-remove-one-users",
+    "adaptive gradient descent, selected, None-replace-one-records",
+    "continuous spider, 0.05-add-or-remove-one-records",
     "continuous spider, 0.05-replace-one-users",
+    "kl spider, 0.05-add-or-remove-one-users",
+    "kl spider, 0.05-replace-one-records",
+    "kl spider, 1.0-add-or-remove-one-records",
+    "kl spider, 1.0-replace-one-users",
+    "kl spider, 2.0-add-or-remove-one-users",
+    "kl spider, 2.0-replace-one-records",
+    "kl spider, no recycling, 0.05-add-or-remove-one-records",
+    "kl spider, no recycling, 1.0-add-or-remove-one-users",
+    "kl spider, no recycling, 1.0-replace-one-records",
+    "kl spider, the paper's, 1.0-replace-one-users",
+    "kl spider, the paper's, 2.0-add-or-remove-one-users",
+    "kl spider, the paper's, 2.0-replace-one-records",
     "scheduled gradient descent, None-add-or-remove-one-users",
+    "scheduled gradient descent, None-replace-one-records",
 )
 @pytest.mark.parametrize(("clipped", "relation", "unit"), in_turn(CLIPS, RELATIONS, ("records", "users")))
 def test_an_outlier_moves_no_release_too_far_and_all_of_them_reveal_no_more_than_was_paid(
@@ -70,6 +85,13 @@ def test_an_outlier_moves_no_release_too_far_and_all_of_them_reveal_no_more_than
         assert coupling.revealed > 0.0
 
 
+@pytest.mark.later(
+    "adaptive gradient descent, selected",
+    "adaptive gradient descent, the paper's",
+    "continuous spider",
+    "kl spider",
+    "scheduled gradient descent",
+)
 @pytest.mark.parametrize("name", METHODS)
 def test_a_record_of_ones_own_loss_that_curves_far_more_than_stated_moves_no_release_too_far(name):
     """The clips hold where the curvature that a solver was told is wrong a thousandfold."""

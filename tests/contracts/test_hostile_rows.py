@@ -57,7 +57,34 @@ QUICK = [name for name in EVERY_QUERY if name.startswith("gradient,") or name in
 STORAGES = ("float32", "float64")
 
 
-@pytest.mark.later("difference by lunes", "difference by translation")
+@pytest.mark.later(
+    "average of gradients",
+    "bias-reduced gradient",
+    "counts of norms",
+    "counts of norms of estimates",
+    "difference by lunes",
+    "difference by translation",
+    "gradient at random points",
+    "gradient of a player",
+    "gradient, own loss",
+    "local pass",
+    "magnitudes of columns",
+    "minimiser",
+    "mixture",
+    "newton direction",
+    "norms of gradients",
+    "payoffs of candidates",
+    "polytope scores",
+    "scores of groups",
+    "slope of a player, along vertices",
+    "smoothed difference",
+    "value difference",
+    "value difference in parameters",
+    "value gradient",
+    "value gradient in parameters",
+    "values of candidates",
+    "vertex scores of groups",
+)
 @pytest.mark.parametrize("name", QUICK)
 def test_no_query_moves_further_than_it_states_on_hostile_rows(name):
     """Gradients in both storages; the others in one, in turn (kernels are held to the plain path in `tests/engine`)."""
@@ -71,7 +98,7 @@ def test_no_query_moves_further_than_it_states_on_hostile_rows(name):
 BY_PLACE = [name for name, query in EVERY_QUERY.items() if isinstance(query, LotSum)]
 
 
-@pytest.mark.later("difference by lunes, softmax", "difference by lunes")
+@pytest.mark.at_once("gradient, logistic")
 @pytest.mark.parametrize("name", ["gradient, logistic", *BY_PLACE])
 def test_no_query_moves_further_than_it_states_whichever_unit_leaves(name):
     """The last, the first and one in the middle: pairs take turns."""

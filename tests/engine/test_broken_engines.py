@@ -259,6 +259,16 @@ OF_ONE = [
 ]
 
 
+@pytest.mark.later(
+    "shards-everybody",
+    "shards-from_the_other_end",
+    "shards-half_of_the_digits",
+    "shards-in_no_part",
+    "shards-in_two_parts",
+    "shards-no_carry",
+    "shards-norms_of_others",
+    "shards-twice",
+)
 @pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize(
     ("place", "mistake"),

@@ -44,21 +44,7 @@ def queries_for(loss: Any) -> list[Any]:
     ]
 
 
-@pytest.mark.later(
-    "hinge-dense",
-    "huber-dense",
-    "logistic-dense",
-    "logistic-float64",
-    "logistic-float64 sparse users",
-    "logistic-sparse users",
-    "poisson-dense",
-    "quantile-dense",
-    "smoothed quantile-dense",
-    "softmax-dense",
-    "softmax-float64",
-    "softmax-sparse users",
-    "squared-dense",
-)
+@pytest.mark.at_once("logistic-dense users")
 @pytest.mark.parametrize(
     ("name", "layout"),
     [(name, "dense") for name in LOSSES]
@@ -269,6 +255,7 @@ def with_softmax_kernel(query_type: type[Any], kind: str) -> type[Any]:
     return Compiled
 
 
+@pytest.mark.later("dense")
 @pytest.mark.parametrize("layout", ["dense", "sparse"])
 def test_the_softmax_kernel_equals_the_general_path(layout: str) -> None:
     loss, some = LOSSES["softmax"], np.arange(3, ROWS, 2)

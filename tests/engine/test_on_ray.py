@@ -168,6 +168,7 @@ def sum_of(query: MeanQuery, layout: str, relation: str, workers: int, order: Ca
     return np.asarray(total_of(answers).value(question.radius)).tobytes()
 
 
+@pytest.mark.at_once("dense-add-or-remove-one", "int8-add-or-remove-one")
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_sums_have_the_bits_of_one_process_however_parts_are_dealt_out(layout: str, relation: str) -> None:
@@ -634,6 +635,7 @@ def test_every_solver_has_the_transcript_of_one_process(
         engine.close()
 
 
+@pytest.mark.audit
 def test_an_estimator_fits_the_same_model(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     del cluster
     private = records("dense")[0]._private

@@ -75,7 +75,7 @@ def _several_hands(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "DEALT", 1000)
 
 
-@pytest.mark.later("a map", "largest entries")
+@pytest.mark.at_once("a map of CSR")
 @pytest.mark.parametrize(
     "what",
     [

@@ -36,6 +36,7 @@ def checked(model: Any, fits: int = 1) -> None:
     json.dumps(report.to_dict(), allow_nan=False)
 
 
+@pytest.mark.later("bounds", "loose-bounds")
 @pytest.mark.parametrize(
     "more",
     [
@@ -65,6 +66,7 @@ def test_a_regression_is_fitted_by_name_of_a_configured_solver(records: tuple[An
     checked(model.fit(features, features[:, 0]))
 
 
+@pytest.mark.later("given")
 @pytest.mark.parametrize(
     "bounds", [{"bounds": (-4, 4)}, {"loose_bounds": (-100, 100)}], ids=["given", "loose"]
 )

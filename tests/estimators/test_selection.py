@@ -79,7 +79,7 @@ def test_with_privacy_off_the_best_candidate_is_chosen() -> None:
     assert not found.privacy_.selection.private
 
 
-@pytest.mark.later("HuberRegressor", "LinearSVC")
+@pytest.mark.at_once("PoissonRegressor")
 @pytest.mark.parametrize("kind", [LinearSVC, HuberRegressor, QuantileRegressor, PoissonRegressor])
 def test_every_kind_of_estimator_can_be_searched(kind: Any) -> None:
     X, y = toy_data(kind)
@@ -197,6 +197,7 @@ def test_scores_are_the_mean_accuracy_of_each_model() -> None:
     np.testing.assert_allclose(scores_of(units, query) / ROWS + 0.5, expected, atol=1e-12)
 
 
+@pytest.mark.later("odd0-Relation.REPLACE_ONE")
 @pytest.mark.parametrize("relation", list(Relation))
 @pytest.mark.parametrize("odd", [[1.0, 1.0, 1.0], [np.nan, 0.0, 0.0], [1e30, -1e30, 0.0]])
 def test_one_unit_moves_the_scores_by_at_most_their_sensitivity(relation: Relation, odd: list[float]) -> None:

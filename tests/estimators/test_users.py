@@ -62,6 +62,18 @@ def model_of(kind: Any, way: str, **more: Any) -> Any:
 # ---- plans ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.later(
+    "LogisticRegression-a private strength-add-or-remove-one",
+    "LogisticRegression-a private strength-replace-one",
+    "LogisticRegression-auto-add-or-remove-one",
+    "LogisticRegression-auto-replace-one",
+    "LogisticRegression-loose bounds-add-or-remove-one",
+    "LogisticRegression-loose bounds-replace-one",
+    "Ridge-a private strength-add-or-remove-one",
+    "Ridge-a private strength-replace-one",
+    "Ridge-auto-add-or-remove-one",
+    "Ridge-auto-replace-one",
+)
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", [LogisticRegression, Ridge])
@@ -87,6 +99,7 @@ def test_a_search_over_users_costs_what_was_planned(relation: str) -> None:
     assert search.privacy_.count == announced.releases
 
 
+@pytest.mark.at_once("HuberRegressor", "LinearRegression", "PoissonRegressor", "RobustClassifier")
 @pytest.mark.parametrize("kind", EVERY_ESTIMATOR)
 def test_every_estimator_takes_keys_of_several_columns(kind: Any) -> None:
     X, y = toy_data(kind)
@@ -173,6 +186,68 @@ FRONT_ENDS: dict[str, Fit] = {way: by_estimator(way) for way in WAYS}
 FRONT_ENDS |= {"a search": by_search, "a regression": by_regression, "minimize": by_minimize}
 
 
+@pytest.mark.later(
+    "1e30-a private strength-add-or-remove-one",
+    "1e30-a private strength-replace-one",
+    "1e30-a search-add-or-remove-one",
+    "1e30-a search-replace-one",
+    "1e30-auto-add-or-remove-one",
+    "1e30-auto-replace-one",
+    "1e30-loose bounds-add-or-remove-one",
+    "1e30-minimize-add-or-remove-one",
+    "1e30-minimize-replace-one",
+    "NaN-a private strength-add-or-remove-one",
+    "NaN-a private strength-replace-one",
+    "NaN-a search-replace-one",
+    "NaN-auto-add-or-remove-one",
+    "NaN-auto-replace-one",
+    "NaN-loose bounds-add-or-remove-one",
+    "NaN-loose bounds-replace-one",
+    "NaN-minimize-add-or-remove-one",
+    "NaN-minimize-replace-one",
+    "labels that are NaN-a private strength-add-or-remove-one",
+    "labels that are NaN-a private strength-replace-one",
+    "labels that are NaN-a search-add-or-remove-one",
+    "labels that are NaN-a search-replace-one",
+    "labels that are NaN-auto-add-or-remove-one",
+    "labels that are NaN-loose bounds-add-or-remove-one",
+    "labels that are NaN-loose bounds-replace-one",
+    "labels that are NaN-minimize-add-or-remove-one",
+    "labels that are NaN-minimize-replace-one",
+    "nobody-a private strength-add-or-remove-one",
+    "nobody-a private strength-replace-one",
+    "nobody-a search-add-or-remove-one",
+    "nobody-a search-replace-one",
+    "nobody-auto-add-or-remove-one",
+    "nobody-minimize-add-or-remove-one",
+    "nobody-minimize-replace-one",
+    "ten thousand records-a private strength-add-or-remove-one",
+    "ten thousand records-a private strength-replace-one",
+    "ten thousand records-a search-replace-one",
+    "ten thousand records-auto-add-or-remove-one",
+    "ten thousand records-auto-replace-one",
+    "ten thousand records-loose bounds-add-or-remove-one",
+    "ten thousand records-minimize-add-or-remove-one",
+    "ten thousand records-minimize-replace-one",
+    "the opposite-a private strength-add-or-remove-one",
+    "the opposite-a private strength-replace-one",
+    "the opposite-a search-add-or-remove-one",
+    "the opposite-a search-replace-one",
+    "the opposite-auto-add-or-remove-one",
+    "the opposite-auto-replace-one",
+    "the opposite-by the root of their records-add-or-remove-one",
+    "the opposite-loose bounds-replace-one",
+    "the opposite-minimize-add-or-remove-one",
+    "the opposite-minimize-replace-one",
+    "wrong labels-a private strength-add-or-remove-one",
+    "wrong labels-a private strength-replace-one",
+    "wrong labels-a search-add-or-remove-one",
+    "wrong labels-a search-replace-one",
+    "wrong labels-auto-add-or-remove-one",
+    "wrong labels-auto-replace-one",
+    "wrong labels-minimize-add-or-remove-one",
+    "wrong labels-minimize-replace-one",
+)
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("front_end", FRONT_ENDS)
 @pytest.mark.parametrize("hostile", EVERYBODY)
@@ -196,6 +271,7 @@ def test_the_audit_sees_a_user_who_moves_as_much_as_the_clip_allows(way: str) ->
     assert 0.2 < max(moved for _, moved in moves) <= SLACK
 
 
+@pytest.mark.at_once("ten thousand records")
 @pytest.mark.parametrize("hostile", EVERYBODY)
 def test_a_hostile_user_in_a_file_moves_no_statistic_by_more_than_its_sensitivity(
     hostile: str, tmp_path: Path
@@ -218,6 +294,18 @@ def test_a_hostile_user_in_a_file_moves_no_statistic_by_more_than_its_sensitivit
 # ---- nothing shows -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.at_once(
+    "a private strength-nobody",
+    "auto-wrong labels",
+    "by the root of their records-labels that are NaN",
+    "by the root of their records-wrong labels",
+    "by their records-ten thousand records",
+    "loose bounds-1e30",
+    "loose bounds-NaN",
+    "one record each-nobody",
+    "plain-nobody",
+    "plain-the opposite",
+)
 @pytest.mark.parametrize("hostile", EVERYBODY)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_hostile_user_changes_nothing_that_shows(hostile: str, way: str) -> None:
@@ -324,6 +412,7 @@ def over_the_constant(users: int, mean: float, columns: int, epsilon: float, see
     return deviances[0] / deviances[1]
 
 
+@pytest.mark.audit
 def test_counts_of_a_few_hundred_users_are_predicted_better_than_by_their_mean():
     assert over_the_constant(300, 3.0, 12, epsilon=1.0, seed=0) <= 1.0
 

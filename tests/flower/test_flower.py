@@ -97,14 +97,7 @@ CASES = {
 }
 
 
-@pytest.mark.later(
-    "classes-replace-one",
-    "federated averaging-replace-one",
-    "numbers, intercept, ridge-add-or-remove-one",
-    "sampled-replace-one",
-    "user gradient descent-replace-one",
-    "whitened-add-or-remove-one",
-)
+@pytest.mark.at_once("gradient descent-add-or-remove-one")
 @pytest.mark.parametrize(("name", "relation"), in_turn(CASES, RELATIONS))
 def test_a_federated_run_has_the_releases_of_the_run_in_one_process(name, relation):
     server, public = CASES[name]
@@ -238,6 +231,9 @@ def engine_of(grid, relation, ids=IDS):
     return ReceivingEngine(run.public, Nodes(grid, ids, settings, timeout=1.0))
 
 
+@pytest.mark.at_once(
+    "boasting-replace-one", "forged array-add-or-remove-one", "late-add-or-remove-one", "silent-replace-one"
+)
 @pytest.mark.parametrize(("mischief", "relation"), in_turn(MISCHIEF, RELATIONS))
 def test_a_node_moves_a_mean_by_at_most_the_sensitivity_whatever_it_answers(mischief, relation):
     data, bad = people(), 5
@@ -268,14 +264,14 @@ def test_a_node_moves_a_mean_by_at_most_the_sensitivity_whatever_it_answers(misc
 SOLVERS = {"descent": UserGradientDescent(steps=4), "averaging": AVERAGING}
 
 
-@pytest.mark.later(
-    "boasting-descent",
-    "empty-descent",
-    "huge-descent",
-    "nan-descent",
-    "no array-descent",
-    "silent-descent",
-    "wrong type-descent",
+@pytest.mark.at_once(
+    "doubled, then huge-averaging",
+    "forged array-averaging",
+    "infinite-averaging",
+    "long-averaging",
+    "no message-averaging",
+    "opposite-averaging",
+    "wrong keys-averaging",
 )
 @pytest.mark.parametrize(("mischief", "solver"), in_turn(MISCHIEF, SOLVERS))
 def test_a_run_ends_as_planned_though_every_node_misbehaves(mischief, solver):
@@ -329,6 +325,7 @@ def test_everybody_takes_part_where_people_come_and_go():
     assert asked_nodes(strategy(n=20, relation="add-or-remove-one"), people(), IDS) == set(IDS)
 
 
+@pytest.mark.at_once("0", "1", "19")
 @pytest.mark.parametrize("count", [0, 1, 19, 20, 21, 39, 40])
 def test_one_who_comes_changes_their_own_part_alone(count):
     data, ids = people() + people(seed=1), list(range(2 * N))

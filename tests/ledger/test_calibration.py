@@ -64,7 +64,7 @@ def test_gaussian_calibration_proves_itself_over_eight_decades(target: float, at
     assert pure == pytest.approx(3 / target, rel=1e-7)
 
 
-@pytest.mark.later("8.0-poisson add", "8.0-poisson replace")
+@pytest.mark.later("1.0-poisson add", "1.0-poisson replace", "8.0-poisson add", "8.0-poisson replace")
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("target", [0.03, 1.0, 8.0])
 def test_calibration_proves_itself_with_every_accountant(name: str, target: float) -> None:

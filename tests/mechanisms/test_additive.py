@@ -34,6 +34,7 @@ def test_the_event_states_the_multiplier(kind: Any, event: Any, law: Any) -> Non
     assert pickle.loads(pickle.dumps(kind(1.5))) == kind(1.5)
 
 
+@pytest.mark.later("laplace")
 @BOTH
 def test_the_noise_has_its_scale_in_every_coordinate(kind: Any, event: Any, law: Any) -> None:
     noise = NoiseSource(seed=30)

@@ -70,7 +70,7 @@ def nine_units(loss, layout):
     return units, generator.normal(size=(POINTS, D) if outputs == 1 else (POINTS, D, outputs))
 
 
-@pytest.mark.later("squared-sparse users")
+@pytest.mark.later("softmax-dense", "squared-sparse users")
 @pytest.mark.parametrize(
     ("loss", "layout"),
     [*CASES_IN_TURN, *but_later([("softmax", "sparse")], [("softmax", "users"), ("softmax", "sparse")])],

@@ -34,7 +34,7 @@ def audited(left, right, relation, query, understate=0.0):
     return audit.moves[0][1], np.asarray(released)
 
 
-@pytest.mark.later("logistic users", "logistic dense", "squared sparse", "squared sparse users")
+@pytest.mark.at_once("huber dense")
 @pytest.mark.parametrize(("loss", "layout"), CASES, ids=[" ".join(case) for case in CASES])
 @given(
     data=st.data(),

@@ -51,6 +51,7 @@ def test_the_clip_grows_beyond_the_chosen_length_as_the_noise_falls():
     assert stretch(O2NC(), 100.0) == 1.0  # its clip follows the gradients by itself
 
 
+@pytest.mark.later("replace-one")
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 def test_the_clip_is_near_the_quantile_of_the_norms(relation):
     units = units_of(relation=relation)

@@ -150,11 +150,7 @@ WAYS = {
 RUNS = [(reuse, relation) for reuse in (True, False) for relation in RELATIONS]
 
 
-@pytest.mark.later(
-    "stable, sparse vector-False, add-or-remove-one",
-    "stable-False, replace-one",
-    "stable, samples-True, replace-one",
-)
+@pytest.mark.at_once("adaptive-True, add-or-remove-one", "clip-True, replace-one")
 @pytest.mark.parametrize(("way", "run_on"), in_turn(WAYS, RUNS))
 def test_a_run_replays_costs_its_plan_and_can_be_rehearsed(way, run_on):
     reuse, relation = run_on
@@ -183,9 +179,14 @@ HOSTILE = {
 
 
 @pytest.mark.later(
+    "stable, samples-huge-add-or-remove-one",
     "stable, samples-turned-replace-one",
-    "stable-turned-replace-one",
+    "stable, sparse vector-huge-replace-one",
+    "stable, sparse vector-not a number-add-or-remove-one",
     "stable, sparse vector-turned-add-or-remove-one",
+    "stable-huge-add-or-remove-one",
+    "stable-not a number-replace-one",
+    "stable-turned-replace-one",
 )
 @pytest.mark.parametrize(("way", "kind", "relation"), in_turn(WAYS, HOSTILE, RELATIONS))
 def test_no_user_moves_a_release_by_more_than_its_sensitivity(way, relation, kind):

@@ -116,6 +116,7 @@ def test_on_a_transcript_that_is_made_up_it_equals_the_plain_run_too():
     np.testing.assert_allclose(again.params, expected, atol=5e-7)
 
 
+@pytest.mark.audit
 def test_without_signal_the_result_stays_near_zero():
     """Labels that are coin flips: noise leaves about half of what it leaves after whitened descent."""
     rng = np.random.default_rng(3)
@@ -257,6 +258,7 @@ def test_estimators_take_it_by_name_and_users_are_protected_alike():
     assert result.transcript.epsilon(BUDGET.delta) <= BUDGET.epsilon * (1 + 1e-6)
 
 
+@pytest.mark.audit
 def test_the_gain_grows_with_the_budget():
     gains = []
     for epsilon in (0.03, 0.3, 3.0):

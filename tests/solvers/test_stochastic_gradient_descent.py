@@ -109,7 +109,7 @@ def test_batches_of_everybody_run_and_are_replayed():
     assert result.transcript.releases == 9
 
 
-@pytest.mark.later("l1-0.9", "ridge-0.0")
+@pytest.mark.at_once("ridge-0.9")
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("regulariser", [Ridge(0.1), L1(0.03)], ids=["ridge", "l1"])
 def test_without_noise_batches_of_everybody_end_at_the_optimum(momentum, regulariser):

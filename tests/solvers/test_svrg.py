@@ -145,6 +145,7 @@ def descended(problem):
     return solver.solve(LocalCurator(units, ledger), problem).params
 
 
+@pytest.mark.audit
 def test_momentum_and_the_proximal_step_share_the_optimum_as_fixed_point():
     problem = Problem(losses.logistic, L1(0.05))
     units = reference_units()
@@ -187,6 +188,7 @@ class Eager(LocalCurator):
         return self._iterate_eagerly(step, state, times, slots, feeds)
 
 
+@pytest.mark.later("plus_plus")
 @pytest.mark.parametrize("kind", [SVRG, SVRG.plus_plus])
 def test_the_compiled_loop_walks_the_same_path_as_the_eager_one(kind):
     solver = kind(inner_steps=2, step_size=1.0, momentum=0.5, difference_clip=1.0, tail=0.5, **GIVEN)
@@ -256,6 +258,7 @@ def test_the_calibrated_multipliers():
     assert solver.noise_multiplier == pytest.approx(4.8009, rel=2e-3)
 
 
+@pytest.mark.later("SVRG-Relation.REPLACE_ONE", "plus_plus-Relation.ADD_OR_REMOVE_ONE")
 @pytest.mark.parametrize("relation", list(Relation))
 @pytest.mark.parametrize("kind", [SVRG, SVRG.plus_plus])
 def test_a_configured_run_costs_its_budget_and_no_more(kind, relation):
@@ -286,6 +289,7 @@ def test_epochs_of_svrg_plus_plus_double():
     assert solver.releases() == 4 + 30 * solver.inner_steps
 
 
+@pytest.mark.audit
 def test_the_papers_noise_at_its_settings_is_far_from_what_is_claimed():
     n, steps, epsilon, delta = 200_000, 75_000, 0.2, 1e-3
     papers = np.sqrt(steps * np.log(1 / delta)) / (n * epsilon)  # equation (3) with c = 1, over G

@@ -72,6 +72,7 @@ def plain_averaging(features, labels, owners, solver, *, ridge, radius):
     return params, clip
 
 
+@pytest.mark.later("dense")
 @pytest.mark.parametrize("layout", ["dense", "sparse"])
 def test_without_noise_it_is_the_plain_algorithm(layout: str) -> None:
     units, features, (labels, owners) = thirty_users()
@@ -134,6 +135,18 @@ HOSTILE = {
 }
 
 
+@pytest.mark.later(
+    "own-huge rows-add-or-remove-one",
+    "own-huge targets-replace-one",
+    "own-no numbers-add-or-remove-one",
+    "own-no numbers-replace-one",
+    "own-nothing-add-or-remove-one",
+    "own-nothing-replace-one",
+    "own-rows without end-replace-one",
+    "own-ten thousand records-add-or-remove-one",
+    "own-the opposite-add-or-remove-one",
+    "own-the opposite-replace-one",
+)
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 @pytest.mark.parametrize("kind", HOSTILE)
 @pytest.mark.parametrize("loss", ["squared", "own"])
@@ -277,6 +290,7 @@ def test_records_are_never_thought_of_as_users() -> None:
     assert not wins(Instance(Problem(losses.logistic), Public(n=300, d=20), Budget(1.0, 1e-6)))
 
 
+@pytest.mark.audit
 def test_users_who_differ_are_fitted_in_rounds_with_noise() -> None:
     rng = np.random.default_rng(1)
     owners = np.arange(60_000) // 60

@@ -216,7 +216,7 @@ def test_the_rule_chooses_which_average_is_returned_unless_the_inner_solver_says
     assert Whitening(inner=GradientDescent(returns="last")).configure(instance).inner.returns == "last"
 
 
-@pytest.mark.later("problem2-own")
+@pytest.mark.at_once("problem1-projection")
 @pytest.mark.parametrize(
     ("problem", "word"),
     [
@@ -256,6 +256,7 @@ def test_it_beats_plain_descent_where_columns_differ():
     assert excess["whitening"] < excess["gradient-descent"]
 
 
+@pytest.mark.audit
 def test_with_the_noise_off_it_reaches_the_optimum_of_the_original_problem():
     rows, labels = skewed(n=2000, d=4)
     units = Units.from_arrays(rows, labels, row_bound=2.0)
@@ -435,6 +436,7 @@ def test_counts_with_a_free_column_are_whitened_by_default():
     assert chosen.predicted_excess is None
 
 
+@pytest.mark.audit
 def test_counts_without_a_constant_column_are_left_to_probed_descent_unless_asked_otherwise():
     counts = Problem(losses.poisson(2.5, 20.0), Ridge(1e-3))
     sizes = {"n": 5000, "d": 6, "epsilon": 1.0, "delta": 1e-8}

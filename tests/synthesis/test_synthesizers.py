@@ -64,7 +64,7 @@ def largest(program, rows, workload, budget=BUDGET, seeds=(1,)):
     return float(np.mean([np.max(np.abs(one - exact)) for one in found]))
 
 
-@pytest.mark.later("adaptive-marginals")
+@pytest.mark.at_once("gaussian-marginals", "query-game")
 @pytest.mark.parametrize(
     "program",
     [AdaptiveMarginals(), GaussianMarginals(), MWEM(), QueryGameML(), QueryGame()],
@@ -76,6 +76,7 @@ def test_every_model_is_far_better_than_the_uniform_table(program):
     assert largest(program, rows, BITS) < 0.2 * uniform
 
 
+@pytest.mark.audit
 def test_marginals_are_measured_better_than_drawn():
     rows = correlated_bits()
     game = largest(QueryGame(), rows, BITS)

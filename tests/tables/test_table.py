@@ -63,6 +63,7 @@ def test_records_are_the_same_in_every_form_and_from_any_row_on(form: str, folde
     assert again.fingerprint() == records.fingerprint()
 
 
+@pytest.mark.at_once("deep/**/*.parquet", "four", "one.parquet")
 @pytest.mark.parametrize("form", FORMS)
 def test_units_are_the_same_to_the_byte_in_every_form(form: str, folder: Path) -> None:
     table = toy_table()
@@ -414,7 +415,7 @@ def test_uuids_are_keys_as_the_texts_that_write_them(tmp_path: Path) -> None:
     assert read.private_keys.tolist() == [str(one) for one in people]
 
 
-@pytest.mark.later("midpoint-3")
+@pytest.mark.at_once("indicator-5")
 @pytest.mark.parametrize(("rule", "width"), [("midpoint", 3), ("zero", 3), ("indicator", 5)])
 def test_a_table_says_what_a_missing_cell_becomes(rule: str, width: int, tmp_path: Path) -> None:
     table = pa.table({"age": [None, 50.0], "sex": ["m", "f"], "who": [1, 2], "ill": [1, 0]})

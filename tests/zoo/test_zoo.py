@@ -90,6 +90,14 @@ def test_the_growth_holds_on_the_region_and_gap_is_the_excess_of_the_start(probl
     assert growth.gap_within(problem.lipschitz) <= growth.gap
 
 
+@pytest.mark.at_once(
+    "ball_logistic(radius=4, d=5)",
+    "factorisation(radius=0.25, d=5)",
+    "max_linear(d=5)",
+    "power(p=1.5, d=5)",
+    "separable_logistic(d=5)",
+    "sine(d=5)",
+)
 @every_problem
 def test_the_bounds_of_one_record_hold_on_the_region(problem, points, n):
     features, targets = (jnp.asarray(part) for part in problem.records(n, seed=1))
@@ -113,6 +121,15 @@ def test_the_bounds_of_one_record_hold_on_the_region(problem, points, n):
     assert np.all(np.linalg.norm(features, axis=1) <= problem.row_bound)
 
 
+@pytest.mark.later(
+    "factorisation(radius=0.1, d=5)",
+    "factorisation(radius=0.5, d=5)",
+    "leaky_link(leak=0.3, d=5)",
+    "power(p=2, d=5)",
+    "power(p=4, d=5)",
+    "sine(d=5)",
+    "valley(p=4, d=5)",
+)
 @every_problem
 def test_the_mean_over_the_records_is_the_objective(problem, points, n):
     features, targets = problem.records(n, seed=2)
