@@ -335,7 +335,7 @@ def compiled_for_all_counts(kinds: list[str]) -> dict[str, dict[str, list[str]]]
 @pytest.mark.parametrize(
     "kinds",
     [
-        ["loop", "loop over a drawn block"],
+        ["loop"],
         pytest.param(list(KINDS), marks=pytest.mark.audit),
     ],
     ids=["loops", "everything"],
