@@ -95,6 +95,7 @@ def test_every_marked_table_of_a_page_can_be_rendered(place: Path) -> None:
     assert tables.MARK.sub("", tables.render([], page)) == tables.MARK.sub("", page)
 
 
+@pytest.mark.audit
 def test_groups_are_measured_and_judged() -> None:
     sets = [groups.generated("generated, d = 50", 1, rows=400)]
     records = [groups.measured(sets, method, 1.0) for method in (groups.PLAIN, groups.FAIR)]
@@ -109,6 +110,7 @@ def small_generated(tmp_path_factory: pytest.TempPathFactory) -> kl_data.Case:
     return kl_data.case("generated", tmp_path_factory.mktemp("no-data"), rows=500)
 
 
+@pytest.mark.audit
 def test_a_cell_of_the_kl_comparison_has_the_excess_over_the_optimum(small_generated: kl_data.Case) -> None:
     problem = small_generated
     auto = kl.cell(problem, kl_methods.AUTO, 4.0, seeds=2, quick=True)

@@ -74,6 +74,7 @@ def test_no_privacy_is_the_mean_over_users_of_their_averages():
     np.testing.assert_allclose(result.value, exact, rtol=1e-5)
 
 
+@pytest.mark.audit
 def test_rates_are_numbers():
     rng = np.random.default_rng(0)
     clicks = rng.random(6000) < 0.2

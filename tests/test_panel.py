@@ -208,6 +208,7 @@ def test_oracles_are_no_worse_than_their_candidates() -> None:
     assert list(panel_oracles.asked_of(small("classes"), {"dp-gd"})) == ["best T"]
 
 
+@pytest.mark.audit
 def test_perturbed_minimisers_are_those_of_the_library() -> None:
     cell = small()
     solver = ObjectivePerturbation().configure(cell.instance)

@@ -134,6 +134,7 @@ def test_variants_divide_the_same_scores_and_ends_are_those_of_halfway() -> None
     assert rows.ends(several) == rows.rescaled_ends(several) == {}
 
 
+@pytest.mark.audit
 def test_what_is_measured_is_kept_and_not_measured_again(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "EPSILONS", (1.0,))
     monkeypatch.setattr(rows, "arrays", lambda one: made(one.kind))

@@ -91,6 +91,7 @@ def test_what_says_whose_its_records_are_is_told_of_a_table_alone(folder: Path) 
         minimize(losses.logistic, table, groups=[1, 2], **DESCENT)
 
 
+@pytest.mark.at_once("float64")
 @pytest.mark.parametrize("storage", ["int16", "int8", "float64"])
 def test_rows_are_stored_in_the_format_that_is_asked_for(storage: Any, folder: Path) -> None:
     engine = Table.open(folder / "four", SCHEMA).engine(storage=storage)

@@ -38,9 +38,7 @@ def compiled() -> Iterator[list[str]]:
 @pytest.mark.at_once(
     "adaptive gradient descent, whitened, add-or-remove-one",
     "gradient descent, add-or-remove-one",
-    "gradient descent, own loss, add-or-remove-one",
     "gradient descent, replace-one",
-    "user gradient descent, add-or-remove-one",
 )
 @pytest.mark.parametrize(("case", "relation"), **tagged("typical"))
 def test_a_fit_with_another_budget_compiles_at_most_two_programs(case, relation, compiled):

@@ -51,25 +51,23 @@ def configured(name, difference_clip=None, **fields):
     return replace(METHODS[name], **fields)
 
 
-@pytest.mark.later(
-    "adaptive gradient descent, selected, None-add-or-remove-one-users",
-    "adaptive gradient descent, selected, None-replace-one-records",
-    "continuous spider, 0.05-add-or-remove-one-records",
-    "continuous spider, 0.05-replace-one-users",
-    "kl spider, 0.05-add-or-remove-one-users",
-    "kl spider, 0.05-replace-one-records",
-    "kl spider, 1.0-add-or-remove-one-records",
-    "kl spider, 1.0-replace-one-users",
-    "kl spider, 2.0-add-or-remove-one-users",
-    "kl spider, 2.0-replace-one-records",
-    "kl spider, no recycling, 0.05-add-or-remove-one-records",
-    "kl spider, no recycling, 1.0-add-or-remove-one-users",
-    "kl spider, no recycling, 1.0-replace-one-records",
-    "kl spider, the paper's, 1.0-replace-one-users",
-    "kl spider, the paper's, 2.0-add-or-remove-one-users",
-    "kl spider, the paper's, 2.0-replace-one-records",
-    "scheduled gradient descent, None-add-or-remove-one-users",
-    "scheduled gradient descent, None-replace-one-records",
+@pytest.mark.at_once(
+    "adaptive gradient descent, None-add-or-remove-one-records",
+    "adaptive gradient descent, None-replace-one-users",
+    "adaptive gradient descent, the paper's, None-add-or-remove-one-records",
+    "adaptive gradient descent, the paper's, None-replace-one-users",
+    "continuous spider, 2.0-add-or-remove-one-records",
+    "continuous spider, 2.0-replace-one-users",
+    "continuous spider, momentum, 0.05-add-or-remove-one-users",
+    "continuous spider, momentum, 0.05-replace-one-records",
+    "continuous spider, momentum, 1.0-add-or-remove-one-records",
+    "continuous spider, momentum, 1.0-replace-one-users",
+    "continuous spider, momentum, 2.0-add-or-remove-one-users",
+    "continuous spider, momentum, 2.0-replace-one-records",
+    "dp spider, 2.0-add-or-remove-one-users",
+    "dp spider, 2.0-replace-one-records",
+    "kl proximal point, None-add-or-remove-one-records",
+    "kl proximal point, None-replace-one-users",
 )
 @pytest.mark.parametrize(("clipped", "relation", "unit"), in_turn(CLIPS, RELATIONS, ("records", "users")))
 def test_an_outlier_moves_no_release_too_far_and_all_of_them_reveal_no_more_than_was_paid(
@@ -129,6 +127,7 @@ INNER = {
 }
 
 
+@pytest.mark.later("continuous spider-replace-one", "scheduled gradient descent-replace-one")
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("inner", INNER)
 def test_a_probe_of_the_curvature_and_what_follows_from_it(inner, relation):
@@ -149,6 +148,7 @@ def test_a_probe_of_the_curvature_and_what_follows_from_it(inner, relation):
     assert 0.999 <= coupling.ratios[0] <= SLACK
 
 
+@pytest.mark.later("kl spider", "kl spider, no recycling", "kl spider, the paper's")
 @pytest.mark.parametrize("name", METHODS)
 def test_the_library_s_audit_measures_the_same_moves(name):
     left, right = outlier_pair("replace-one")

@@ -240,6 +240,7 @@ def test_the_relation_is_a_factor_of_the_sensitivity_and_nothing_else(name):
         np.testing.assert_allclose(left.released, right.released, rtol=1e-8, atol=1e-12)
 
 
+@pytest.mark.later("adaptive gradient descent, selected", "kl spider", "kl spider, the paper's")
 @pytest.mark.parametrize("name", METHODS)
 def test_users_with_one_record_each_are_records(name):
     units = outlier_pair("replace-one")[0]
@@ -316,6 +317,7 @@ OF_A_PLAN = {
 }
 
 
+@pytest.mark.later("scheduled gradient descent")
 @pytest.mark.parametrize("name", OF_A_PLAN)
 def test_a_plan_says_its_bound_or_that_there_is_none(name):
     plan = OF_A_PLAN[name].plan(Instance(Problem(losses.logistic), MANY, BUDGET))

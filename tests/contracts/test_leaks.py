@@ -146,23 +146,17 @@ PLACES = [
 ]
 
 
-@pytest.mark.later(
-    "adaptive gradient descent, ball, selected-an entry and every label",
-    "adaptive gradient descent, ball, selected-an entry and its label",
-    "example, streamed descent, l1-an entry and its label",
-    "kl spider, own loss, ball-an entry and every label",
-    "kl spider, own loss, ball-an entry and its label",
-    "o2nc, black box-an entry and every label",
-    "o2nc, black box-an entry and its label",
-    "objective perturbation, l1, ball-an entry and its label",
-    "phased accelerated erm-an entry and its label",
-    "randomized smoothing, median-an entry and its label",
-    "single-pass o2nc-an entry and its label",
-    "svrg, own loss-an entry and its label",
-    "user federated averaging, stable-an entry and every label",
-    "user federated averaging, stable-an entry and its label",
-    "user gradient descent, softmax-an entry and its label",
-    "worst group two stage, intercept, released shares-an entry and its label",
+@pytest.mark.at_once(
+    "accelerated mirror descent, l2, gradient step-an entry and every label",
+    "accelerated mirror descent, l2, gradient step-an entry and its label",
+    "continuous spider, softmax-an entry and every label",
+    "gradient descent-an entry and every label",
+    "gradient descent-an entry and its label",
+    "kl proximal point, median, ball-an entry and every label",
+    "objective perturbation, l1, ball-an entry and every label",
+    "randomized smoothing, median-an entry and every label",
+    "svrg, own loss-an entry and every label",
+    "variance-reduced frank-wolfe-an entry and every label",
 )
 @pytest.mark.parametrize(("feature_place", "target_place"), PLACES)
 @pytest.mark.parametrize("case", IN_TURN)

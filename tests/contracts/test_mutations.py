@@ -334,6 +334,7 @@ def smudged(params, features, target):
     return tilted(params, features, target) + jnp.sqrt(target + 2.0) * params[0]
 
 
+@pytest.mark.later("continuous spider-")
 @pytest.mark.parametrize(
     ("place", "mutant"),
     [

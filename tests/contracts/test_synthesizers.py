@@ -46,6 +46,9 @@ def trial(request):
 
 
 @pytest.mark.later(
+    "adaptive marginals, add-or-remove-one",
+    "adaptive marginals, triples, add-or-remove-one",
+    "adaptive marginals, triples, replace-one",
     "multiplicative weights, add-or-remove-one",
     "multiplicative weights, queries, add-or-remove-one",
     "multiplicative weights, queries, replace-one",
@@ -53,6 +56,7 @@ def trial(request):
     "mwem, add-or-remove-one",
     "mwem, replace-one",
     "mwem, users, add-or-remove-one",
+    "mwem, users, replace-one",
     "query game, likelihood, add-or-remove-one",
     "query game, likelihood, queries, add-or-remove-one",
     "query game, likelihood, queries, replace-one",
@@ -84,9 +88,16 @@ def test_the_model_answers_and_samples(trial):
 
 
 @pytest.mark.later(
+    "adaptive marginals, triples, add-or-remove-one",
+    "adaptive marginals, triples, replace-one",
+    "adaptive marginals, users, add-or-remove-one",
+    "adaptive marginals, users, replace-one",
+    "multiplicative weights, add-or-remove-one",
+    "multiplicative weights, queries, add-or-remove-one",
     "multiplicative weights, replace-one",
     "mwem, add-or-remove-one",
     "mwem, replace-one",
+    "mwem, users, add-or-remove-one",
     "mwem, users, replace-one",
     "query game, likelihood, add-or-remove-one",
     "query game, likelihood, queries, add-or-remove-one",
@@ -98,18 +109,26 @@ def test_no_unit_moves_a_query_by_more_than_its_sensitivity(trial):
 
 
 @pytest.mark.later(
+    "dual query, replace-one",
+    "mwem, add-or-remove-one",
+    "mwem, replace-one",
+    "mwem, users, add-or-remove-one",
     "query game, likelihood, add-or-remove-one",
     "query game, likelihood, queries, add-or-remove-one",
     "query game, likelihood, queries, replace-one",
     "query game, likelihood, replace-one",
+    "query game, replace-one",
 )
 def test_hidden_scores_move_by_no_more_than_was_paid_for(trial):
     trial.require_coupling()
 
 
 @pytest.mark.later(
+    "multiplicative weights, add-or-remove-one",
+    "multiplicative weights, queries, add-or-remove-one",
     "multiplicative weights, replace-one",
     "mwem, add-or-remove-one",
+    "mwem, replace-one",
     "mwem, users, add-or-remove-one",
     "mwem, users, replace-one",
     "query game, likelihood, add-or-remove-one",
@@ -125,13 +144,14 @@ def test_no_synthesizer_names_anything_private(trial):
     trial.require_names()
 
 
-@pytest.mark.later(
-    "adaptive marginals",
-    "adaptive marginals, triples",
-    "adaptive marginals, users",
-    "multiplicative weights",
-    "multiplicative weights, queries",
-    "mwem",
+@pytest.mark.at_once(
+    "gaussian marginals",
+    "gaussian queries",
+    "mwem, queries",
+    "mwem, users",
+    "query game, likelihood",
+    "query game, likelihood, queries",
+    "query game, literal",
 )
 @pytest.mark.parametrize("case", EVERY_SYNTHESIZER, ids=[case.name for case in EVERY_SYNTHESIZER])
 def test_plans_stay_within_any_budget(case):

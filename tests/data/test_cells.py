@@ -281,6 +281,7 @@ def frames_of(values: list[Any], kind: Any) -> Iterator[Any]:
     yield polars.DataFrame(pa.table(columns))
 
 
+@pytest.mark.later("kind0")
 @pytest.mark.parametrize(
     "kind", [pa.bool_(), pa.int8(), pa.int64(), pa.float32(), pa.decimal128(5, 2), pa.null()]
 )

@@ -34,14 +34,7 @@ def mixed(at: Any, previous: Any, **changes: Any) -> MixedGradient:
     return MixedGradient(at=at, previous=previous, **given)
 
 
-@pytest.mark.later(
-    "logistic-dense",
-    "logistic-dense users",
-    "logistic-float64 sparse users",
-    "softmax-dense",
-    "softmax-dense users",
-    "softmax-sparse",
-)
+@pytest.mark.at_once("hinge-dense", "huber-dense", "logistic-sparse", "quantile-dense")
 @pytest.mark.parametrize(
     ("name", "layout"),
     [(name, "dense") for name in LOSSES]

@@ -117,6 +117,7 @@ def require_equal(private_one, private_other):
             assert one == other
 
 
+@pytest.mark.later("int16 users", "sparse users", "two keys")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_units_that_are_read_in_blocks_are_those_of_the_arrays(layout, tmp_path):
     expected = in_memory(layout)

@@ -267,6 +267,7 @@ def test_more_users_than_n_are_refused_and_a_table_of_nobody_is_read(tmp_path):
     assert engine.clipped_sum(KERNEL).tolist() == [0.0] * D
 
 
+@pytest.mark.later("solver1")
 @pytest.mark.parametrize(
     "solver", [GradientDescent(steps=4, clip=1.0), ContinuousSpider(steps=4, clip=1.0, curvature=0.25)]
 )

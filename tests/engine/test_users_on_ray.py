@@ -159,7 +159,7 @@ def test_one_part_holds_what_memory_holds(layout: str, monkeypatch: pytest.Monke
         assert bytes_of(engine.units) == bytes_of(memory)
 
 
-@pytest.mark.at_once("dense-replace-one", "int8-add-or-remove-one")
+@pytest.mark.at_once("int8-add-or-remove-one")
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_parts_are_the_same_whoever_holds_them_and_whatever_arrives_first(layout: str, relation: str) -> None:

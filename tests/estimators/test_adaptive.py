@@ -92,6 +92,7 @@ def test_candidates_with_different_solvers_are_compared(records: tuple[Any, Any]
     checked(search, fits=adaptive)
 
 
+@pytest.mark.audit
 def test_it_runs_in_whitened_coordinates(records: tuple[Any, Any]) -> None:
     checked(
         LogisticRegression(solver=Whitening(inner=SOLVER), bounds=(-4, 4), **BUDGET, **COMMON).fit(*records)

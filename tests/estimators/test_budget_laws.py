@@ -265,6 +265,7 @@ def test_from_epsilon_100_on_two_classes_are_those_of_scikit_learn(alpha, epsilo
         np.testing.assert_allclose(model.intercept_, plain.intercept_, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.later("0.001-100.0")
 @pytest.mark.parametrize(("alpha", "epsilon"), but_later([(1e-3, 100.0), (10.0, math.inf)], _PAIRS))
 def test_from_epsilon_100_on_numbers_are_those_of_scikit_learn(alpha, epsilon):
     records = table(numbers)

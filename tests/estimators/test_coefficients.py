@@ -58,7 +58,6 @@ def scores(model: Any, X: Any) -> Any:
     "FairClassifier-changes2",
     "LassoClassifier-changes1",
     "LassoClassifier-changes2",
-    "LinearSVC-changes0",
     "LogisticRegression-changes3",
     "RobustClassifier-changes3",
 )
@@ -84,6 +83,7 @@ def test_elsewhere_scores_are_divided_by_the_length_of_each_row(kind: Any, chang
     assert "divided by the length of the record's scaled row" in model.privacy_.model.meaning
 
 
+@pytest.mark.later("changes0")
 @pytest.mark.parametrize("changes", [{}, {"row_bound": "unit"}, {"row_bound": 2.0}])
 def test_several_classes_have_the_same_formulas(changes: Any) -> None:
     model, X = three_classes(LogisticRegression, **changes)
@@ -101,7 +101,17 @@ def test_predictions_of_a_regression_are_linear_or_the_exponential_of_that(kind:
     np.testing.assert_allclose(model.predict(X), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.later("LinearRegression-solver14", "PoissonRegressor-solver18", "QuantileRegressor-solver17")
+@pytest.mark.at_once(
+    "HuberRegressor-solver6",
+    "LassoClassifier-solver3",
+    "LassoRegressor-solver10",
+    "LinearRegression-solver4",
+    "LinearSVC-solver12",
+    "PoissonRegressor-solver8",
+    "QuantileRegressor-solver7",
+    "Ridge-solver5",
+    "RobustClassifier-solver2",
+)
 @pytest.mark.parametrize(
     ("kind", "solver"),
     [

@@ -121,6 +121,7 @@ def test_released_shares_and_losses_are_paid_for():
     assert "released by a noisy histogram" in fitted.privacy_.to_json()
 
 
+@pytest.mark.audit
 def test_cvar_caps_the_weights_at_the_share_over_alpha():
     fitted = model(objective="cvar", cvar_alpha=0.5, solver="auto").fit(X, Y, sensitive_features=G)
     assert np.all(fitted.group_weights_ <= np.asarray(SHARES) / 0.5 + 1e-9)
@@ -144,6 +145,7 @@ def test_users_are_protected_whole():
     assert fitted.privacy_.epsilon <= 2.0
 
 
+@pytest.mark.audit
 def test_the_report_shows_the_weights_by_name_and_survives_a_file():
     fitted = model(report_groups=0.1).fit(X, Y, sensitive_features=G)
     (picture,) = fitted.privacy_.pictures

@@ -34,9 +34,7 @@ from privopt.ledger.account import Account
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 
 
-@pytest.mark.later(
-    "LassoClassifier", "LassoRegressor", "LogisticRegression", "QuantileRegressor", "RobustRegressor"
-)
+@pytest.mark.at_once("LinearRegression", "LinearSVC", "Ridge")
 @pytest.mark.parametrize("kind", EVERY_ESTIMATOR)
 def test_a_fit_costs_what_was_asked_for_and_sets_what_scikit_learn_users_expect(kind: Any) -> None:
     X, y = toy_data(kind)
@@ -51,7 +49,7 @@ def test_a_fit_costs_what_was_asked_for_and_sets_what_scikit_learn_users_expect(
     assert model.coef_.shape == ((1, WIDTH) if hasattr(model, "classes_") else (WIDTH,))
 
 
-@pytest.mark.at_once("HuberRegressor", "LassoRegressor", "QuantileRegressor", "RobustClassifier")
+@pytest.mark.at_once("LassoRegressor")
 @pytest.mark.parametrize("kind", EVERY_ESTIMATOR)
 def test_the_plan_is_the_one_that_is_announced_without_data(kind: Any) -> None:
     model = configured(kind, solver="auto").fit(*toy_data(kind))
@@ -220,6 +218,7 @@ def test_an_account_that_stayed_behind_is_missed_by_later_copies_too() -> None:
         again.fit(X, y)
 
 
+@pytest.mark.audit
 def test_any_solver_can_be_given() -> None:
     X, y = toy_data()
     sampled = StochasticGradientDescent(steps=30, rate=0.2)

@@ -36,6 +36,7 @@ def classifier(**changes: Any) -> LassoClassifier:
     return LassoClassifier(**(COMMON | {"classes": [-1, 1], "radius": 3.0} | changes))
 
 
+@pytest.mark.audit
 def test_few_features_are_selected_and_the_true_ones_among_them() -> None:
     rows, _, scores = signs()
     model = classifier().fit(rows, labels_of(scores))
@@ -48,6 +49,7 @@ def test_few_features_are_selected_and_the_true_ones_among_them() -> None:
     assert model.privacy_.epsilon <= 2.0
 
 
+@pytest.mark.audit
 def test_sparse_rows_give_the_same_model_as_dense_ones() -> None:
     rows, _, scores = signs(1500)
     rows = rows * (np.random.default_rng(1).random(rows.shape) < 0.1)

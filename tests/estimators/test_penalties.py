@@ -182,6 +182,7 @@ def test_the_report_and_the_model_tell_the_penalty() -> None:
     assert clone(model).penalty == "l1"
 
 
+@pytest.mark.audit
 def test_a_search_may_vary_the_penalty() -> None:
     X, y = toy_data(Ridge)
     estimator = Ridge(bounds=(-1, 1), target_bounds=(0, 6), solver=GradientDescent(steps=20))

@@ -111,6 +111,7 @@ def test_noise_is_not_taken_for_data() -> None:
     assert np.all(np.abs(estimated(X, stddev=stddev)) <= 2.0)
 
 
+@pytest.mark.audit
 def test_sparse_features_keep_zero_inside() -> None:
     X, y = wide_data()
     shifted = sparse.csr_array(np.where(np.arange(ROWS)[:, None] % 2 == 0, X + 50.0, 0.0))
@@ -228,6 +229,7 @@ def test_a_seeded_fit_repeats_and_a_model_clones_and_pickles() -> None:
     assert clone(first).loose_bounds == LOOSE
 
 
+@pytest.mark.audit
 def test_a_search_estimates_the_bounds_first_and_once() -> None:
     X, y = wide_data()
     estimator = LogisticRegression(loose_bounds=LOOSE, classes=[0, 1], solver=FEW_STEPS)

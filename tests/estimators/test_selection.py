@@ -43,6 +43,7 @@ def search(kind: Any = LogisticRegression, grid: Any = None, **changes: Any) -> 
     return PrivateSearchCV(estimator, grid or GRID, **({"epsilon": 2.0, "delta": 1e-5} | changes))
 
 
+@pytest.mark.later("True")
 @pytest.mark.parametrize("refit", [True, False])
 def test_the_whole_search_costs_what_was_asked_for(refit: bool) -> None:
     X, y = toy_data()
@@ -64,6 +65,7 @@ def test_the_plan_is_known_without_data() -> None:
     assert announced.event == found.plan_.event
 
 
+@pytest.mark.audit
 def test_with_little_noise_the_better_candidate_is_chosen_and_fitted_on_everything() -> None:
     X, y = toy_data(Ridge)
     found = search(Ridge, epsilon=300.0, delta=1e-2, random_state=0).fit(X, y)
@@ -95,6 +97,7 @@ def test_users_are_split_and_scored_as_wholes() -> None:
     assert (found.privacy_.unit, found.privacy_.n) == ("user", ROWS // 4)
 
 
+@pytest.mark.audit
 def test_add_or_remove_one_is_searched_on_a_nominal_number() -> None:
     X, y = toy_data()
     estimator = LogisticRegression(

@@ -193,6 +193,7 @@ def test_a_loud_error_is_noticed_before_it_is_paid_for():
         assert any("error of the model will be measured with noise" in one for one in plan.notices) == loud
 
 
+@pytest.mark.audit
 def test_of_a_file_only_the_described_columns_are_read(tmp_path):
     rows = table(500)
     rows.assign(diary="never read").to_csv(tmp_path / "table.csv", index=False)

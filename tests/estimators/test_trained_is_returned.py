@@ -98,11 +98,8 @@ def predictions(model: Any, setup: Setup, X: Any) -> Any:
 @pytest.mark.at_once(
     "HuberRegressor-{}",
     "LassoRegressor-{}",
-    "LinearRegression-{}",
     "LinearSVC-{'row_bound': 'unit'}",
     "LogisticRegression-{'alpha': 10.0}",
-    "QuantileRegressor-{}",
-    "Ridge-{}",
     "RobustClassifier-{'row_bound': 'unit'}",
     "RobustRegressor-{}",
 )

@@ -118,6 +118,7 @@ def test_a_federated_run_has_the_releases_of_the_run_in_one_process(name, relati
     assert found.plan.event == expected.plan.event
 
 
+@pytest.mark.audit
 def test_a_function_of_ones_own_takes_its_parameters_by_name():
     start = {"slope": np.zeros(D), "offset": np.zeros(())}
     initial = ArrayRecord({name: Array(value) for name, value in start.items()})
@@ -231,9 +232,7 @@ def engine_of(grid, relation, ids=IDS):
     return ReceivingEngine(run.public, Nodes(grid, ids, settings, timeout=1.0))
 
 
-@pytest.mark.at_once(
-    "boasting-replace-one", "forged array-add-or-remove-one", "late-add-or-remove-one", "silent-replace-one"
-)
+@pytest.mark.at_once("silent-replace-one")
 @pytest.mark.parametrize(("mischief", "relation"), in_turn(MISCHIEF, RELATIONS))
 def test_a_node_moves_a_mean_by_at_most_the_sensitivity_whatever_it_answers(mischief, relation):
     data, bad = people(), 5
@@ -264,15 +263,7 @@ def test_a_node_moves_a_mean_by_at_most_the_sensitivity_whatever_it_answers(misc
 SOLVERS = {"descent": UserGradientDescent(steps=4), "averaging": AVERAGING}
 
 
-@pytest.mark.at_once(
-    "doubled, then huge-averaging",
-    "forged array-averaging",
-    "infinite-averaging",
-    "long-averaging",
-    "no message-averaging",
-    "opposite-averaging",
-    "wrong keys-averaging",
-)
+@pytest.mark.at_once("doubled, then huge-averaging", "no message-averaging")
 @pytest.mark.parametrize(("mischief", "solver"), in_turn(MISCHIEF, SOLVERS))
 def test_a_run_ends_as_planned_though_every_node_misbehaves(mischief, solver):
     grid = in_process(people(), tamper=lambda node, reply: MISCHIEF[mischief](reply))
@@ -283,6 +274,7 @@ def test_a_run_ends_as_planned_though_every_node_misbehaves(mischief, solver):
     assert result.transcript.epsilon(BUDGET.delta) <= BUDGET.epsilon
 
 
+@pytest.mark.audit
 def test_a_node_whose_app_fails_counts_as_zero():
     data = people()
     data[3] = (np.ones((2, D + 1)), np.ones(2))  # columns that the public numbers know nothing of
@@ -291,6 +283,7 @@ def test_a_node_whose_app_fails_counts_as_zero():
     same_releases(result, strategy().start(in_process(data), record(np.zeros(D))).private)
 
 
+@pytest.mark.audit
 def test_a_stranger_is_not_counted():
     data = people()
 
@@ -316,6 +309,7 @@ def asked_nodes(run, data, ids):
     return asked
 
 
+@pytest.mark.audit
 def test_of_more_nodes_than_people_the_first_take_part_where_the_nodes_are_public():
     assert asked_nodes(strategy(n=20), people(), IDS[::-1]) == set(IDS[:20])
 
@@ -377,6 +371,7 @@ def seconds_of(monkeypatch, run, data, *, slow=(), silent=(), timeout=6.0):
     return clock.now
 
 
+@pytest.mark.audit
 def test_who_is_there_does_not_show_in_how_long_a_run_waits(monkeypatch):
     waits = {
         seconds_of(monkeypatch, strategy(relation="add-or-remove-one", wait_seconds=5.0), people()[:count])
@@ -389,6 +384,7 @@ def test_nobody_is_waited_for_unless_asked(monkeypatch):
     assert seconds_of(monkeypatch, strategy(relation="add-or-remove-one"), []) == 0.0
 
 
+@pytest.mark.audit
 def test_where_nodes_are_public_a_run_waits_for_them(monkeypatch):
     assert seconds_of(monkeypatch, strategy(least_nodes=N, wait_seconds=5.0), people()) == 5.0
     assert seconds_of(monkeypatch, strategy(least_nodes=N, wait_seconds=5.0), people()[1:]) == 11.0

@@ -112,6 +112,7 @@ def test_the_gradient_is_unbiased_for_the_smoothed_loss(loss):
     assert np.max(np.abs(np.asarray(values) - plain)) <= radius * np.linalg.norm(row) + 1e-4
 
 
+@pytest.mark.audit
 def test_the_gradient_is_that_of_the_loss_at_the_shifted_point():
     def own(params, features, target):
         return jnp.sum(jnp.abs(params)) * target + jnp.abs(features @ params)

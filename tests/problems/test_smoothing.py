@@ -112,7 +112,12 @@ def test_averages_reproduce_the_reference_values() -> None:
     assert np.linalg.norm(moved, axis=1).max() == pytest.approx(0.267663067801, abs=1e-10)
 
 
-@pytest.mark.later("0.1-Hinge()")
+@pytest.mark.later(
+    "0.1-Capped(cap=0.8, of='absolute', level=0.5, width=0.0)",
+    "0.1-Hinge()",
+    "0.1-Ramp(width=0.0)",
+    "0.25-Absolute(smoothing=0.0)",
+)
 @pytest.mark.parametrize("loss", LINEAR, ids=str)
 @pytest.mark.parametrize("strength", [0.1, 0.25])
 def test_an_envelope_is_the_one_of_its_definition(loss: GLMLoss, strength: float) -> None:

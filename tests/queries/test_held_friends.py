@@ -103,6 +103,7 @@ def test_leaving_a_cluster_moves_the_scores_by_their_whole_sensitivity():
         )
 
 
+@pytest.mark.at_once("16")
 @pytest.mark.parametrize("points", [8, 9, 16, 17])
 def test_no_point_moves_score_or_acceptance_further_than_stated(points):
     both = neighbouring(np.random.default_rng(points), 3000, points, radius=1.0)
@@ -147,7 +148,7 @@ def test_no_point_moves_the_accepted_mean_further_than_stated_while_decisions_ag
     assert np.all(moved <= mean.sensitivity(PUBLIC))
 
 
-@pytest.mark.at_once("4", "6")
+@pytest.mark.at_once("6")
 @pytest.mark.parametrize("points", [4, 6, 8, 10, 14, 20])
 def test_where_one_side_passes_some_point_of_the_other_is_accepted_for_sure(points):
     """So the mean of the other side is one of points, not the zero of an empty set."""

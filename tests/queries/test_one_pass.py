@@ -201,15 +201,7 @@ def test_every_batch_is_hidden_by_what_is_paid(scale):
     assert len(larger) <= len(batches.sizes)
 
 
-@pytest.mark.later(
-    "problem0-average",
-    "problem1-noisy",
-    "problem2-noisy",
-    "problem3-noisy",
-    "problem4-noisy",
-    "problem5-noisy",
-    "problem6-noisy",
-)
+@pytest.mark.at_once("problem0-noisy", "problem1-average")
 @pytest.mark.parametrize("make", [average, noisy])
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_no_neighbour_moves_the_end_too_far(make, problem):

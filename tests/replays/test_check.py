@@ -257,7 +257,7 @@ REFUTED = {
 }
 
 
-@pytest.mark.at_once("a number of the plan", "a sensitivity and its noise", "a word of the plan", "the file")
+@pytest.mark.at_once("a sensitivity and its noise", "the file")
 @pytest.mark.parametrize("name", REFUTED)
 def test_what_does_not_follow_from_the_releases_is_refuted(report, tmp_path, name):
     path = saved(report, tmp_path)

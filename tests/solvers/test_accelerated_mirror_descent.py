@@ -212,6 +212,7 @@ def test_a_smaller_entry_bound_lowers_the_smoothness_of_the_l1_ball_only():
         assert tight == pytest.approx(factor * loose)
 
 
+@pytest.mark.audit
 def test_the_smoothness_bounds_the_curvature_in_the_norm_of_the_body():
     rng = np.random.default_rng(0)
     rows = rng.uniform(-0.4, 0.4, size=(200, 6))

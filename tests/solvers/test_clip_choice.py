@@ -71,6 +71,7 @@ def test_the_choice_has_a_twentieth_of_the_budget_and_the_rest_goes_on():
     assert by_choice / (by_choice + by_rest) == pytest.approx(0.05, rel=1e-6)
 
 
+@pytest.mark.audit
 def test_auto_as_a_clip_means_the_front_end():
     units = units_of()
     given = minimize(PROBLEM, units, budget=BUDGET, solver=O2NC(clip="auto", steps=3), random_state=2)

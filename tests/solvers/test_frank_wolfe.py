@@ -76,6 +76,7 @@ def test_a_choice_costs_the_zcdp_of_a_gaussian_of_the_same_multiplier(epsilon, d
     assert 0.999 * rho <= spent <= 1.2 * rho  # the best accountant is no worse than zCDP, and not much better
 
 
+@pytest.mark.audit
 def test_without_noise_it_comes_near_the_optimum():
     units, body = reference_units(), L1Ball(1.0)
     problem = Problem(losses.logistic, Ridge(0.05), body)

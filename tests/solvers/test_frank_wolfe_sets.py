@@ -110,6 +110,7 @@ def test_the_cost_of_a_step_is_divided_so_that_the_predicted_gap_is_least():
     assert solver.passes() == solver.steps
 
 
+@pytest.mark.audit
 def test_a_part_without_a_choice_is_free_and_stays_where_it_is():
     solver = FrankWolfe(steps=3).configure(
         Instance(Problem(losses.logistic, constraint=MIXED), Public(n=60, d=5), BUDGET)

@@ -89,6 +89,7 @@ def of_the_waves(last_digits=0, **options):
     return result
 
 
+@pytest.mark.audit
 def test_runs_on_the_waves_are_the_reference_runs():
     result = of_the_waves(recycle=False)
     assert result.transcript.releases == 54
@@ -209,6 +210,7 @@ def test_without_noise_it_is_a_plain_descent_with_a_certain_bound():
     assert "budget_used" not in result.findings
 
 
+@pytest.mark.audit
 def test_a_penalty_counts_and_needs_a_gap_of_its_own():
     units = twelve_records()
     ridge = Problem(losses.logistic, Ridge(1.0), growth=KL.of_strong_convexity(1.0))

@@ -133,6 +133,7 @@ def test_without_signal_the_result_stays_near_zero():
     assert lengths["posterior-descent"] < 0.6 * lengths["whitening"]
 
 
+@pytest.mark.audit
 def test_gradients_of_noise_alone_are_shrunk_to_the_least_gain():
     noise, bend = np.float64(1e-4), np.full(D, 0.25)
     with double_precision():
@@ -154,6 +155,7 @@ def test_no_steps_give_back_the_start():
     assert not result.findings
 
 
+@pytest.mark.audit
 def test_without_noise_it_is_whitened_descent_without_noise():
     problem, budget = logistic(), Budget(math.inf)
     found, plain = (

@@ -47,6 +47,7 @@ def test_the_noise_of_poisson_batches(rate, steps, epsilon, relation, noise_over
     assert solver.noise_multiplier * relation.factor == pytest.approx(noise_over_clip, rel=2e-3)
 
 
+@pytest.mark.later("Relation.ADD_OR_REMOVE_ONE")
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 def test_the_rate_is_the_smallest_that_keeps_the_noise(relation):
     public, budget = Public(n=20_000, d=10, relation=relation), Budget(1.0, 1e-6)

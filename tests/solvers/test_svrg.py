@@ -86,7 +86,7 @@ GIVEN = {
 }
 
 
-@pytest.mark.later("RV5a")
+@pytest.mark.at_once("RV5d")
 @pytest.mark.parametrize(
     ("solver", "problem", "expected"),
     [
@@ -159,6 +159,7 @@ def test_momentum_and_the_proximal_step_share_the_optimum_as_fixed_point():
     assert float(result.params[0]) == 0.0
 
 
+@pytest.mark.audit
 def test_infinite_epsilon_reaches_the_optimum_from_sampled_differences():
     budget = Budget(np.inf, 1e-6)
     result = minimize(RIDGE, reference_units(), budget=budget, solver=SVRG(rate=0.5), random_state=1)
@@ -398,6 +399,7 @@ def test_what_is_given_is_kept_even_where_it_is_unstable():
     assert "stability test fails" in notices[-1]
 
 
+@pytest.mark.audit
 def test_a_bad_condition_number_asks_for_momentum():
     known, budget = public(1_000_000), Budget(1.0, 1e-6)
     solver = SVRG().configure(Instance(Problem(losses.logistic, Ridge(1e-3)), known, budget))

@@ -135,17 +135,19 @@ HOSTILE = {
 }
 
 
-@pytest.mark.later(
-    "own-huge rows-add-or-remove-one",
-    "own-huge targets-replace-one",
-    "own-no numbers-add-or-remove-one",
-    "own-no numbers-replace-one",
-    "own-nothing-add-or-remove-one",
-    "own-nothing-replace-one",
-    "own-rows without end-replace-one",
-    "own-ten thousand records-add-or-remove-one",
-    "own-the opposite-add-or-remove-one",
-    "own-the opposite-replace-one",
+@pytest.mark.at_once(
+    "squared-huge rows-add-or-remove-one",
+    "squared-huge rows-replace-one",
+    "squared-huge targets-add-or-remove-one",
+    "squared-huge targets-replace-one",
+    "squared-no numbers-add-or-remove-one",
+    "squared-no numbers-replace-one",
+    "squared-nothing-replace-one",
+    "squared-rows without end-add-or-remove-one",
+    "squared-rows without end-replace-one",
+    "squared-ten thousand records-add-or-remove-one",
+    "squared-ten thousand records-replace-one",
+    "squared-the opposite-replace-one",
 )
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 @pytest.mark.parametrize("kind", HOSTILE)

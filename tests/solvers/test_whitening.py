@@ -324,6 +324,7 @@ def counted_units(**options):
     return Units.from_arrays(rows, counts, **options)
 
 
+@pytest.mark.later("replace-one")
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 def test_counts_begin_at_their_released_mean_and_cost_what_was_planned(relation):
     units = counted_units(relation=relation, n=4_000)
@@ -392,6 +393,7 @@ def _leaves(solver, units):
     return list(leaves.items())
 
 
+@pytest.mark.audit
 def test_scale_and_shift_help_where_few_steps_stay_near_the_start():
     rng = np.random.default_rng(1)
     rows = rng.uniform(-1, 1, (4_000, 40))
@@ -429,6 +431,7 @@ def test_a_share_that_leaves_no_room_is_planned_without_scale_and_shift():
         assert solver.rescaling_share == (0.1 if share < 0.9 else 0.0)
 
 
+@pytest.mark.audit
 def test_counts_with_a_free_column_are_whitened_by_default():
     sizes = {"n": 5000, "d": 4, "epsilon": 1.0, "delta": 1e-8}
     chosen = plan(COUNTS, **sizes).default

@@ -33,6 +33,7 @@ def losses_of_groups(params, features, groups, labels):
     return np.array([np.mean(each[groups == g]) for g in range(3)])
 
 
+@pytest.mark.audit
 def test_without_noise_it_is_the_plain_descent_ascent_on_the_groups():
     features, groups, labels = grouped_records(500)
     units = Units.from_arrays(features, (groups + 1) * labels, row_bound=2.0, storage="float64")

@@ -84,6 +84,7 @@ def test_marginals_are_measured_better_than_drawn():
     assert largest(GaussianMarginals(), rows, BITS) < 0.7 * game
 
 
+@pytest.mark.audit
 def test_dual_query_finds_the_marginals_too():
     rows = correlated_bits(4)
     workload = Workload.ways((2,) * 4, 2)
@@ -128,6 +129,7 @@ def test_the_game_can_be_purely_private():
         assert result.transcript.epsilon(0.0) <= 1.0
 
 
+@pytest.mark.audit
 def test_more_choices_than_marginals_and_one_column_are_no_special_case():
     rows = correlated_bits(3, 400)
     work = Workload.ways((2, 2, 2), 2)

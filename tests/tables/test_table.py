@@ -48,6 +48,7 @@ def together(blocks: Any) -> RecordBlock:
     return RecordBlock(*(np.concatenate([part[k] for part in parts]) for k in range(3)))
 
 
+@pytest.mark.later("one.csv", "one.csv.gz", "one.tsv", "texts")
 @pytest.mark.parametrize("form", FORMS)
 def test_records_are_the_same_in_every_form_and_from_any_row_on(form: str, folder: Path) -> None:
     records = Table.open(str(folder / form), SCHEMA).records(groups="who")
@@ -223,6 +224,12 @@ IN_TWO_WAYS = {
 }
 
 
+@pytest.mark.later(
+    "numbers beside bytes",
+    "texts beside doubles",
+    "texts in dictionaries beside bytes",
+    "whole numbers near 2^60 beside doubles",
+)
 @pytest.mark.parametrize("way", IN_TWO_WAYS)
 def test_one_person_is_not_two_users_where_files_store_keys_in_two_ways(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
