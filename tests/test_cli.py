@@ -1224,6 +1224,7 @@ def test_a_plan_minds_a_spool_that_lies_in_memory(
     assert ("lies in memory, and so will the spool: give --spool a folder on a disk" in text) is in_memory
 
 
+@pytest.mark.audit
 def test_a_terminal_is_told_what_takes_a_while(
     folder: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,7 +120,7 @@ def test_arrays_are_finite_and_within_their_bounds(table: str, shared_data: Path
             assert 0.0 < found.targets.mean() < 1.0
 
 
-@pytest.mark.later("classes-None-landed", "two classes-settled-landed")
+@pytest.mark.audit
 @pytest.mark.parametrize(
     ("kind", "returns", "rule"),
     [

@@ -127,6 +127,7 @@ def test_an_estimator_refuses_them_too(name: str) -> None:
         model.predict(broken(name))
 
 
+@pytest.mark.audit
 def test_a_column_beyond_the_shape_ends_in_a_sentence_and_not_in_the_kernel() -> None:
     """In a process of its own: it was a segmentation fault."""
     script = """

@@ -475,6 +475,7 @@ def test_held_vectors_travel_piece_by_piece_and_not_the_rows(
     by_user.close()
 
 
+@pytest.mark.audit
 def test_groups_are_fetched_some_at_a_time(
     engines: dict[int, RayEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -239,7 +239,7 @@ def test_the_test_loss_does_not_rise_with_the_budget(name):
         assert rises(found[less], found[more], slack) <= 0.0, means
 
 
-@pytest.mark.later("logistic")
+@pytest.mark.audit
 @pytest.mark.parametrize("name", ["logistic", "upper decile"])
 def test_the_test_loss_does_not_rise_from_one_to_a_hundred_to_infinity(name):
     found = losses_of(name, (1.0, 100.0, math.inf), 3)

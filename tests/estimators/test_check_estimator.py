@@ -58,17 +58,10 @@ def expected_to_fail(estimator: Any) -> dict[str, str]:
 
 
 # The others have the base class of these, and differ by their losses and penalties.
-AT_ONCE = ("LogisticRegression", "Ridge", "FairClassifier")
+AT_ONCE = ("LogisticRegression", "Ridge", "LinearSVC")
 
 
 @pytest.mark.later(
-    "FairClassifier(alpha=0.01,bounds=(-3,3),classes='from_y',delta=0.001,epsilon=100.0,random_state=0,solver=WorstGroupDescent(noise_multiplier=None,steps=60,step_size=None,clip=None,balanced=True,ascent=1.0,group_share=None,draws=None,shares_share=None,report_share=0.0))-check_classifier_data_not_an_array",
-    "FairClassifier(alpha=0.01,bounds=(-3,3),classes='from_y',delta=0.001,epsilon=100.0,random_state=0,solver=WorstGroupDescent(noise_multiplier=None,steps=60,step_size=None,clip=None,balanced=True,ascent=1.0,group_share=None,draws=None,shares_share=None,report_share=0.0))-check_classifiers_classes",
-    "FairClassifier(alpha=0.01,bounds=(-3,3),classes='from_y',delta=0.001,epsilon=100.0,random_state=0,solver=WorstGroupDescent(noise_multiplier=None,steps=60,step_size=None,clip=None,balanced=True,ascent=1.0,group_share=None,draws=None,shares_share=None,report_share=0.0))-check_classifiers_train(readonly_memmap=True)",
-    "FairClassifier(alpha=0.01,bounds=(-3,3),classes='from_y',delta=0.001,epsilon=100.0,random_state=0,solver=WorstGroupDescent(noise_multiplier=None,steps=60,step_size=None,clip=None,balanced=True,ascent=1.0,group_share=None,draws=None,shares_share=None,report_share=0.0))-check_classifiers_train(readonly_memmap=True,X_dtype=float32)",
-    "FairClassifier(alpha=0.01,bounds=(-3,3),classes='from_y',delta=0.001,epsilon=100.0,random_state=0,solver=WorstGroupDescent(noise_multiplier=None,steps=60,step_size=None,clip=None,balanced=True,ascent=1.0,group_share=None,draws=None,shares_share=None,report_share=0.0))-check_estimator_sparse_array",
-    "FairClassifier(alpha=0.01,bounds=(-3,3),classes='from_y',delta=0.001,epsilon=100.0,random_state=0,solver=WorstGroupDescent(noise_multiplier=None,steps=60,step_size=None,clip=None,balanced=True,ascent=1.0,group_share=None,draws=None,shares_share=None,report_share=0.0))-check_estimator_sparse_matrix",
-    "FairClassifier(alpha=0.01,bounds=(-3,3),classes='from_y',delta=0.001,epsilon=100.0,random_state=0,solver=WorstGroupDescent(noise_multiplier=None,steps=60,step_size=None,clip=None,balanced=True,ascent=1.0,group_share=None,draws=None,shares_share=None,report_share=0.0))-check_estimators_dtypes",
     "LogisticRegression(alpha=0.01,bounds=(-3,3),classes='from_y',delta=0.001,epsilon=100.0,random_state=0,solver=GradientDescent(noise_multiplier=None,steps=60,step_size=None,clip=None,momentum=None,balanced=False,secant=False,hurries=False,returns=None,shares='equal',contraction=None,smoothness=None,shrinks=None,restarts=None,chosen=None))-check_estimator_sparse_array",
 )
 @parametrize_with_checks(

@@ -126,6 +126,7 @@ def test_figures_are_short() -> None:
     ]
 
 
+@pytest.mark.audit
 def test_a_function_is_planned_from_the_shape_of_its_start() -> None:
     plans = privopt.plan(network, d=4, start=START, **BUDGET)
     assert plans.default.solver == "privately clipped o2nc"

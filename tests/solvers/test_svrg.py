@@ -317,7 +317,7 @@ def test_a_delta_of_zero_is_refused():
 # One unit ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.later("replace-one-once", "add-or-remove-one-once", "add-or-remove-one-paper")
+@pytest.mark.audit
 @pytest.mark.parametrize("variant", ["once", "paper"])
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 def test_one_unit_moves_every_query_by_its_sensitivity_and_no_more(relation, variant):
