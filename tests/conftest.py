@@ -39,12 +39,12 @@ import pytest
 from hypothesis.database import DirectoryBasedExampleDatabase
 from tests.support import evidence as evidence_record
 from tests.support.programs import forget_programs
-from tests.support.turns import case_of, require_cases
+from tests.support.turns import require_cases, waits
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED_DATA = REPOSITORY.parent / "shared" / "data"
 
-hypothesis.settings.register_profile("quick", max_examples=25, deadline=None, derandomize=True, database=None)
+hypothesis.settings.register_profile("quick", max_examples=10, deadline=None, derandomize=True, database=None)
 # What a long run finds is kept, and tried first by the next one; see CONTRIBUTING.md.
 EXAMPLES = REPOSITORY / ".hypothesis" / "examples"
 hypothesis.settings.register_profile(
@@ -83,10 +83,21 @@ def pytest_configure(config: pytest.Config) -> None:
     evidence_record.attach(config)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(
+    collector: pytest.Collector, name: str, obj: object
+) -> list[pytest.Item] | None:
+    """Of a test of the audit no case is made where none would run: there are thousands."""
+    config = collector.config
+    if config.getoption("-m") != "not audit" or any("::" in argument for argument in config.args):
+        return None
+    marks = getattr(obj, "pytestmark", ()) if name.startswith("test_") else ()
+    return [] if any(mark.name == "audit" for mark in marks) else None
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Cases named by `@pytest.mark.later` wait for the audit."""
-    mark = item.get_closest_marker("later")
-    if mark is not None and case_of(item) in mark.args:
+    """Cases named by `@pytest.mark.later`, and those that `@pytest.mark.at_once` leaves out, wait for the audit."""
+    if waits(item):
         item.add_marker(pytest.mark.audit)
 
 

@@ -21,6 +21,7 @@ def test_the_command_attacks_and_says_so():
     assert all(attack["lower_bound"] > 0.6 and attack["seconds"] > 0 for attack in attacks)
 
 
+@pytest.mark.audit
 def test_what_is_printed_stands_in_columns_and_says_how_sure_it_is():
     outcome = CliRunner().invoke(app, [*DESCENT, "--runs", "3"])
     assert outcome.exit_code == 0, outcome.output

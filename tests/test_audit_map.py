@@ -32,6 +32,7 @@ def plain():
     return found
 
 
+@pytest.mark.audit
 def test_plain_descent_on_the_plain_engine_rests_on_few_lines_of_the_core(plain):
     assert 1_000 < plain["lines"] <= MOST_LINES
     rooms = {reading["file"].split("/")[0] for reading in plain["files"]}
@@ -41,12 +42,14 @@ def test_plain_descent_on_the_plain_engine_rests_on_few_lines_of_the_core(plain)
     }
 
 
+@pytest.mark.audit
 def test_it_names_what_a_reader_expects_and_no_kernel(plain):
     named = {function for reading in plain["files"] for function in reading["functions"]}
     assert {"ClippedGradient.sensitivity", "Ledger.charge", "Curator.release", "Gaussian.event"} <= named
     assert not [reading["file"] for reading in plain["files"] if "kernel" in reading["file"]]
 
 
+@pytest.mark.audit
 def test_the_page_lists_the_same_files(plain):
     page = PAGE.read_text(encoding="utf-8")
     rows = [line for line in page.splitlines() if line.startswith("| `") and ".py`" in line]

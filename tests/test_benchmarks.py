@@ -41,6 +41,7 @@ def small_adult(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return encode("adult", shared_data, tmp_path_factory.mktemp("encoded"), rows=1500)
 
 
+@pytest.mark.audit
 def test_a_cell_is_measured_against_the_optimum_of_the_same_rows(small_adult: Path, tmp_path: Path) -> None:
     common = {"encoded": str(small_adult), "optima": str(tmp_path)}
     (plain,) = measure(Task(method=methods.PLAIN, **common))
@@ -94,6 +95,7 @@ def test_every_marked_table_of_a_page_can_be_rendered(place: Path) -> None:
     assert tables.MARK.sub("", tables.render([], page)) == tables.MARK.sub("", page)
 
 
+@pytest.mark.audit
 def test_groups_are_measured_and_judged() -> None:
     sets = [groups.generated("generated, d = 50", 1, rows=400)]
     records = [groups.measured(sets, method, 1.0) for method in (groups.PLAIN, groups.FAIR)]
@@ -108,6 +110,7 @@ def small_generated(tmp_path_factory: pytest.TempPathFactory) -> kl_data.Case:
     return kl_data.case("generated", tmp_path_factory.mktemp("no-data"), rows=500)
 
 
+@pytest.mark.audit
 def test_a_cell_of_the_kl_comparison_has_the_excess_over_the_optimum(small_generated: kl_data.Case) -> None:
     problem = small_generated
     auto = kl.cell(problem, kl_methods.AUTO, 4.0, seeds=2, quick=True)
@@ -202,6 +205,7 @@ def test_the_panel_of_auto_has_a_cell_of_every_family_and_no_cell_twice() -> Non
     assert {"curved game", "matrix game", "power 2", "sine", "largest entry by values", "ramp"} <= words
 
 
+@pytest.mark.audit
 def test_no_answer_beats_the_gap_that_the_panel_reports_for_a_curved_game() -> None:
     posed = auto_problems.curved(200, 4, 0)
     rows = np.asarray(posed.units.private_features)

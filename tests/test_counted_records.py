@@ -56,16 +56,7 @@ def with_gaps(y: Any) -> Any:
     return np.where(np.arange(ROWS) % 2, y, np.nan)
 
 
-@pytest.mark.later(
-    "a named solver-replace-one",
-    "a sampled solver-add-or-remove-one",
-    "an l1 ball-replace-one",
-    "loose bounds-add-or-remove-one",
-    "rows of length 1-replace-one",
-    "one release-replace-one",
-    "rows of length 1-add-or-remove-one",
-    "no intercept-replace-one",
-)
+@pytest.mark.at_once("targets to predict-replace-one")
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 @pytest.mark.parametrize("way", WAYS)
 def test_every_fit_tells_how_many_records_it_could_use(way: str, relation: str, tmp_path: Path) -> None:
@@ -135,7 +126,7 @@ def test_nothing_is_counted_where_that_would_be_of_no_use(options: dict[str, Any
     assert "usable" not in model.plan_.indicators
 
 
-@pytest.mark.later("auto-False", "auto-True")
+@pytest.mark.at_once("gradient-descent-True")
 @pytest.mark.parametrize("loose", [False, True])
 @pytest.mark.parametrize("solver", ["auto", "gradient-descent"])
 def test_a_search_counts_once(solver: str, loose: bool) -> None:
@@ -171,6 +162,12 @@ def test_the_count_costs_one_percent(epsilon: float) -> None:
     assert plan.epsilon == pytest.approx(epsilon, rel=1e-3)
 
 
+@pytest.mark.later(
+    "InProcessEngine-Relation.REPLACE_ONE-False",
+    "ReferenceEngine-Relation.ADD_OR_REMOVE_ONE-True",
+    "ReferenceEngine-Relation.REPLACE_ONE-False",
+    "ReferenceEngine-Relation.REPLACE_ONE-True",
+)
 @pytest.mark.parametrize("by_user", [False, True])
 @pytest.mark.parametrize("relation", list(Relation))
 @pytest.mark.parametrize("engine", [InProcessEngine, ReferenceEngine])

@@ -92,6 +92,7 @@ def test_users_that_were_counted_are_said_to_be_in_the_report() -> None:
     assert not any("at least one record" in one for one in given)
 
 
+@pytest.mark.later("500.0-above 100")
 @pytest.mark.parametrize(
     ("epsilon", "side"), [(500.0, "above 100"), (5e-4, "below 0.001"), (1.0, ""), (math.inf, "")]
 )
@@ -189,6 +190,7 @@ def test_labels_print_as_they_are() -> None:
     assert not any("np.int64" in text for text in (str(report), report.to_html(), report.to_json()))
 
 
+@pytest.mark.audit
 def test_plans_show_methods_for_users_apart() -> None:
     budget: dict[str, Any] = {"n": 2000, "d": 2, "epsilon": 1.0, "delta": 1e-6}
     plans = privopt.plan(losses.logistic, **budget, max_records_per_user=10)

@@ -55,6 +55,7 @@ def test_the_network_starts_with_an_open_mind(network: ModuleType) -> None:
     assert network._log_odds(network.start(), rows).tolist() == [0.0, 0.0, 0.0]
 
 
+@pytest.mark.audit
 def test_settings_are_compared_on_made_up_records(
     network: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -64,6 +65,7 @@ def test_settings_are_compared_on_made_up_records(
     assert len(capsys.readouterr().out.splitlines()) == 8
 
 
+@pytest.mark.audit
 def test_the_federated_run_reports_and_is_compared(capsys: pytest.CaptureFixture[str]) -> None:
     found = loaded("federated").run(people=60, rounds=2, seed=1)
     printed = " ".join(capsys.readouterr().out.split())

@@ -87,6 +87,7 @@ def test_the_command_line_says_which_quality_to_expect_and_was_reached(folder: P
     assert f"Model quality. By the released values, at no further price: {reached[1]}." in page
 
 
+@pytest.mark.audit
 def test_a_notebook_says_which_quality_to_expect_and_was_reached() -> None:
     frame = table()
     model = LogisticRegression(epsilon=0.2, delta=1e-7, bounds=(-1, 1), classes=[0, 1], random_state=3)

@@ -132,7 +132,7 @@ def test_there_are_sources_to_read() -> None:
     assert {"errors.py", "public.py"} <= {name_of(path) for path in FILES}
 
 
-@pytest.mark.later("engine", "ledger", "planning", "solvers")
+@pytest.mark.at_once("games", "report", "result", "zoo")
 @pytest.mark.parametrize("stage", FORBIDDEN_IMPORTS)
 def test_a_stage_imports_only_what_it_may_know(stage: str) -> None:
     forbidden = {f"privopt.{name}" for name in FORBIDDEN_IMPORTS[stage]}

@@ -55,6 +55,7 @@ def test_scattered_users_fall_back_to_clipping_at_the_price_announced():
     assert result.transcript.epsilon(1e-6) <= 2.0
 
 
+@pytest.mark.audit
 def test_few_users_are_clipped_around_zero():
     values, keys = embeddings(users=100)
     result = privopt.user_mean(values, keys, **BUDGET, random_state=3)
@@ -73,6 +74,7 @@ def test_no_privacy_is_the_mean_over_users_of_their_averages():
     np.testing.assert_allclose(result.value, exact, rtol=1e-5)
 
 
+@pytest.mark.audit
 def test_rates_are_numbers():
     rng = np.random.default_rng(0)
     clicks = rng.random(6000) < 0.2

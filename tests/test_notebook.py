@@ -80,7 +80,7 @@ def test_a_result_of_many_releases_prints_in_ten_short_lines(result: Result) -> 
     assert repr(result.transcript) == "Transcript(300 releases, replace-one, seeded: not private)"
 
 
-@pytest.mark.later("plan", "result")
+@pytest.mark.at_once("report")
 @pytest.mark.parametrize("name", ["result", "plan", "plans", "report"])
 def test_a_notebook_shows_a_small_table_that_needs_nothing_from_elsewhere(result: Result, name: str) -> None:
     page = cards(result)[name]._repr_html_()

@@ -120,7 +120,7 @@ def test_arrays_are_finite_and_within_their_bounds(table: str, shared_data: Path
             assert 0.0 < found.targets.mean() < 1.0
 
 
-@pytest.mark.later("classes-None-landed", "two classes-settled-landed")
+@pytest.mark.audit
 @pytest.mark.parametrize(
     ("kind", "returns", "rule"),
     [
@@ -164,6 +164,7 @@ def test_the_simulator_is_the_library(kind: str, returns: Any, rule: Rule) -> No
     np.testing.assert_allclose(asked, deviations, rtol=2e-3)  # the library calibrates epsilon to three digits
 
 
+@pytest.mark.audit
 def test_the_default_of_two_classes_is_the_simulated_one() -> None:
     """The mean of many runs of the library against that of the simulator, in units of its standard error."""
     cell = small(rows=1_500)
@@ -193,6 +194,7 @@ def test_released_moments_have_the_noise_of_the_library() -> None:
     assert np.std(upper) == pytest.approx(scale / math.sqrt(2.0), rel=0.03)
 
 
+@pytest.mark.audit
 def test_oracles_are_no_worse_than_their_candidates() -> None:
     cell = small()
     setting, excess = panel_oracles.best_plain_descent(cell)
@@ -206,6 +208,7 @@ def test_oracles_are_no_worse_than_their_candidates() -> None:
     assert list(panel_oracles.asked_of(small("classes"), {"dp-gd"})) == ["best T"]
 
 
+@pytest.mark.audit
 def test_perturbed_minimisers_are_those_of_the_library() -> None:
     cell = small()
     solver = ObjectivePerturbation().configure(cell.instance)
@@ -284,6 +287,7 @@ def problems(monkeypatch: pytest.MonkeyPatch) -> dict[str, PanelProblem]:
     return {HALVES[table]: cell.problem for table, cell in made.items()}
 
 
+@pytest.mark.audit
 def test_a_run_is_kept_cell_by_cell_and_read_as_a_table(
     problems: dict[str, PanelProblem], tmp_path: Path
 ) -> None:
@@ -332,6 +336,7 @@ def test_a_cell_is_the_same_data_in_everything_that_was_measured_of_it() -> None
         assert max(found) == pytest.approx(min(found), rel=1e-3, abs=1e-6), cell
 
 
+@pytest.mark.audit
 def test_peers_of_every_loss_are_measured_and_no_rule_is_run_without_a_name(
     problems: dict[str, PanelProblem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,6 +359,7 @@ def test_variants_stay_on_the_half_there_is_to_choose_on(problems: dict[str, Pan
         next(panel.measure(half="judge", rules=("landed", name), problems=both))
 
 
+@pytest.mark.audit
 def test_whole_people_are_measured_against_a_base_rate() -> None:
     cell = small(rows=1_200)
     groups = np.arange(1_200) // 3

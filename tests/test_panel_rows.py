@@ -64,6 +64,7 @@ def test_the_area_under_the_curve_counts_ties_half() -> None:
     assert math.isnan(rows.area_under_curve(scores, np.zeros(5)))
 
 
+@pytest.mark.later("classes")
 @pytest.mark.parametrize("kind", ["two classes", "classes"])
 def test_the_least_test_loss_is_that_of_the_best_ridge_on_either_kind_of_rows(kind: Kind, kept: Path) -> None:
     data = made(kind)
@@ -133,6 +134,7 @@ def test_variants_divide_the_same_scores_and_ends_are_those_of_halfway() -> None
     assert rows.ends(several) == rows.rescaled_ends(several) == {}
 
 
+@pytest.mark.audit
 def test_what_is_measured_is_kept_and_not_measured_again(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "EPSILONS", (1.0,))
     monkeypatch.setattr(rows, "arrays", lambda one: made(one.kind))

@@ -105,6 +105,7 @@ def test_what_was_signed_and_is_not_there_is_named(folder: Path, model: Path, tm
     assert "signed as well, and not there: releases" in printed
 
 
+@pytest.mark.audit
 def test_a_report_is_signed_anew_by_another_key(folder: Path, model: Path, tmp_path: Path) -> None:
     other = shutil.copytree(model, tmp_path / "other")
     page = (other / "report.json").read_bytes()
@@ -138,6 +139,7 @@ def test_what_a_link_leads_to_is_not_signed(folder: Path, model: Path, tmp_path:
     assert not (other / "signature.json").exists()
 
 
+@pytest.mark.audit
 def test_synthetic_rows_come_with_a_signed_report(folder: Path) -> None:
     rows, key = folder / "rows.parquet", folder / "owner.key"
     table = (folder / "table.parquet", "--schema", folder / "rows.json", "--workload", "1-way")

@@ -51,6 +51,7 @@ def bytes_of(result: Any) -> bytes:
     return np.asarray(result.params).tobytes()
 
 
+@pytest.mark.later("stream")
 @pytest.mark.parametrize("engine", ["memory", "stream"])
 def test_users_of_a_table_are_those_of_arrays(engine: PlaceName, folder: Path) -> None:
     """None has more records than the cap: which of them are kept is a secret, and would differ."""
@@ -90,6 +91,7 @@ def test_what_says_whose_its_records_are_is_told_of_a_table_alone(folder: Path) 
         minimize(losses.logistic, table, groups=[1, 2], **DESCENT)
 
 
+@pytest.mark.at_once("float64")
 @pytest.mark.parametrize("storage", ["int16", "int8", "float64"])
 def test_rows_are_stored_in_the_format_that_is_asked_for(storage: Any, folder: Path) -> None:
     engine = Table.open(folder / "four", SCHEMA).engine(storage=storage)
@@ -115,6 +117,7 @@ def test_a_grid_holds_the_constant_and_no_more_than_the_rows(folder: Path) -> No
         table.engine(storage="int4")
 
 
+@pytest.mark.later("described0-who", "described1-who")
 @pytest.mark.parametrize("groups", [None, "who"])
 @pytest.mark.parametrize("described", [{}, {"storage": "int8", "intercept": 1.0}])
 def test_what_is_said_ahead_is_what_the_engine_states(groups: Any, described: Any, folder: Path) -> None:

@@ -113,6 +113,7 @@ def test_from_the_first_release_on_the_whole_price_is_spent(
     assert not (tmp_path / "rows.parquet").exists()
 
 
+@pytest.mark.later("fit")
 @pytest.mark.parametrize("command", ["fit", "synthesize"])
 def test_between_the_fit_and_the_writing_of_its_result_the_whole_price_is_spent(
     command: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -12,6 +12,7 @@ from benchmarks.users_peers import People, Setting
 from privopt.solvers.registry import NAMES
 
 
+@pytest.mark.later("movietweetings", "randhie")
 @pytest.mark.parametrize("name", [*HELD_OUT, *OTHER_LOSSES])
 def test_a_table_holds_people_out_and_its_reference_is_not_above_zero(name: str, shared_data: Path) -> None:
     table = user_table(name, 0, shared_data, quick=True)
@@ -72,6 +73,7 @@ def test_the_oracle_takes_the_least_excess() -> None:
     assert np.mean([run[int(mean["averaged"])] for run in runs]) == pytest.approx(mean["excess"])
 
 
+@pytest.mark.audit
 def test_a_cell_is_measured_kept_and_rendered(shared_data: Path, tmp_path: Path) -> None:
     for record in users.measure(shared_data, tables=(users.PEERS, users.HELD), data=(FEW,), quick=True):
         append(record, tmp_path)

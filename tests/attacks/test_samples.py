@@ -18,6 +18,7 @@ def laws(tilt, count=200, mechanism=Gaussian(1.0), right=RIGHT):
     ]
 
 
+@pytest.mark.later("2.0")
 @pytest.mark.parametrize("tilt", [0.0, 2.0])
 def test_answers_on_a_sample_are_weighed_by_the_densities_of_the_mixtures(tilt):
     drawn = laws(tilt)
@@ -34,6 +35,7 @@ def test_answers_on_a_sample_are_weighed_by_the_densities_of_the_mixtures(tilt):
     assert law.log_ratio == pytest.approx(np.log(densities[0] / densities[1]), abs=1e-9)
 
 
+@pytest.mark.audit
 def test_answers_that_do_not_lean_are_drawn_from_the_mixture():
     drawn = np.asarray([law.released for law in laws(0.0, count=400)])
     assert np.mean(drawn, axis=0) == pytest.approx(WITHOUT + RATE * (LEFT - WITHOUT), abs=0.12)

@@ -173,6 +173,7 @@ EVERY_CASE = (
         UserGradientDescent(centre="last", fading=True, **_USERS),
         Problem(losses.RecordLoss(own_loss), NoRegulariser(), L2Ball(0.5)),
         by_user=True,
+        tags=frozenset({_LATER}),
     ),
     Case(
         "user gradient descent, softmax",
@@ -199,6 +200,7 @@ EVERY_CASE = (
         _COUNTS,
         still=None,
         by_user=True,
+        tags=frozenset({_LATER}),
     ),
     Case("user gradient descent on records", UserGradientDescent(**_USERS), _LOGISTIC),
     Case(
@@ -221,6 +223,7 @@ EVERY_CASE = (
         Problem(losses.softmax(3), L1(0.02)),
         still=_NO_ROUNDS,
         by_user=True,
+        tags=frozenset({_LATER}),
     ),
     Case(
         "user federated averaging, stable",
@@ -374,6 +377,7 @@ EVERY_CASE = (
         SVRG(**(_EPOCHS_PRICED | {"rate": 1.0})),
         Problem(losses.squared, ElasticNet(0.02, 0.1), L2Ball(0.5)),
         still=_NO_EPOCHS,
+        tags=frozenset({_LATER}),
     ),
     Case(
         "svrg, own loss",
@@ -382,10 +386,22 @@ EVERY_CASE = (
         still=_NO_EPOCHS,
         tags=frozenset({_LATER}),
     ),
-    Case("svrg, the paper's design", SVRG(variant="paper", **_EPOCHS_PRICED), _LOGISTIC, still=_NO_EPOCHS),
+    Case(
+        "svrg, the paper's design",
+        SVRG(variant="paper", **_EPOCHS_PRICED),
+        _LOGISTIC,
+        still=_NO_EPOCHS,
+        tags=frozenset({_LATER}),
+    ),
     Case("svrg, unstable", SVRG(), _LOGISTIC, still=_NO_EPOCHS),
     Case("svrg, whitened", Whitening(inner=SVRG(**_EPOCHS)), _LOGISTIC, still=None),
-    Case("svrg++", SVRG.plus_plus(**(_EPOCHS_PRICED | {"inner_steps": 1})), _LOGISTIC, still=_NO_EPOCHS),
+    Case(
+        "svrg++",
+        SVRG.plus_plus(**(_EPOCHS_PRICED | {"inner_steps": 1})),
+        _LOGISTIC,
+        still=_NO_EPOCHS,
+        tags=frozenset({_LATER}),
+    ),
     Case("newton", DoubleNoiseNewton(steps=3, clip=0.4, damping=0.3), _LOGISTIC),
     Case(
         "newton, hessian",
@@ -402,6 +418,7 @@ EVERY_CASE = (
         "accelerated mirror descent, softmax",
         AcceleratedMirrorDescent(),
         Problem(losses.softmax(3), constraint=LpBall(1.0, 1.5)),
+        tags=frozenset({_LATER}),
     ),
     Case("mirror descent", MirrorDescent(steps=5, clip=0.4), _L1_BALL),
     Case("frank-wolfe", FrankWolfe(steps=5, clip=0.2), _L1_BALL),
@@ -436,6 +453,7 @@ EVERY_CASE = (
         "frank-wolfe, an l1 ball and an intercept, softmax, refit",
         FrankWolfe(steps=4, clip=0.2, refit=True),
         Problem(losses.softmax(3), Ridge(0.1), Product(((L1Ball(1.0), 12), (Box(-1.0, 1.0), 3)))),
+        tags=frozenset({_LATER}),
     ),
     Case(
         "frank-wolfe, simplex",
@@ -447,6 +465,7 @@ EVERY_CASE = (
         "frank-wolfe, polytope",
         FrankWolfe(steps=5, clip=0.2),
         Problem(losses.logistic, Ridge(0.1), Polytope(np.outer(np.arange(3.0), [1.0, -1.0, 0.5, 0.0, 0.2]))),
+        tags=frozenset({_LATER}),
     ),
     Case("continuous spider", ContinuousSpider(difference_clip=1.0, **_SPIDER), _LOGISTIC),
     Case(
@@ -460,7 +479,12 @@ EVERY_CASE = (
         Problem(losses.huber(0.5), L1(0.02)),
     ),
     Case("continuous spider, softmax", ContinuousSpider(**_SPIDER), Problem(losses.softmax(3), Ridge(0.1))),
-    Case("continuous spider, own loss", ContinuousSpider(**_SPIDER), Problem(losses.RecordLoss(own_loss))),
+    Case(
+        "continuous spider, own loss",
+        ContinuousSpider(**_SPIDER),
+        Problem(losses.RecordLoss(own_loss)),
+        tags=frozenset({_LATER}),
+    ),
     Case("continuous spider, derived", ContinuousSpider(), _LOGISTIC),
     Case("continuous spider, whitened", Whitening(inner=ContinuousSpider()), _LOGISTIC, still=None),
     Case("scheduled gradient descent", ScheduledGradientDescent(steps=6), _LOGISTIC),
@@ -503,7 +527,11 @@ EVERY_CASE = (
         still=None,
     ),
     Case(
-        "curvature probe, spider", CurvatureProbe(inner=ContinuousSpider(most_steps=8)), _LOGISTIC, still=None
+        "curvature probe, spider",
+        CurvatureProbe(inner=ContinuousSpider(most_steps=8)),
+        _LOGISTIC,
+        still=None,
+        tags=frozenset({_LATER}),
     ),
     Case("adaptive gradient descent", AdaptiveGradientDescent(**_ADAPTIVE), _LOGISTIC, still=_NO_STEPS),
     Case(
@@ -511,41 +539,48 @@ EVERY_CASE = (
         AdaptiveGradientDescent(returns="flattest", **_ADAPTIVE),
         Problem(losses.RecordLoss(own_loss), Ridge(0.1)),
         still=_NO_STEPS,
+        tags=frozenset({_LATER}),
     ),
     Case(
         "adaptive gradient descent, ball, selected",
         AdaptiveGradientDescent(returns="selected", **_ADAPTIVE),
         Problem(losses.squared, NoRegulariser(), L2Ball(0.5)),
         still=_NO_STEPS,
+        tags=frozenset({_LATER}),
     ),
     Case(
         "adaptive gradient descent, l1, average",
         AdaptiveGradientDescent(returns="average", **_ADAPTIVE),
         Problem(losses.huber(0.5), L1(0.02)),
         still=_NO_STEPS,
+        tags=frozenset({_LATER}),
     ),
     Case(
         "adaptive gradient descent, softmax",
         AdaptiveGradientDescent(most_steps=60),
         Problem(losses.softmax(3), Ridge(0.1)),
         still=_NO_STEPS,
+        tags=frozenset({_LATER}),
     ),
     Case(
         "adaptive gradient descent, the paper's",
         AdaptiveGradientDescent(variant="paper", **_ADAPTIVE),
         Problem(losses.logistic),
         still=_NO_STEPS,
+        tags=frozenset({_LATER}),
     ),
     Case("o2nc", O2NC(**_WINDOWS), _LOGISTIC, tags=frozenset({_TYPICAL})),
     Case(
         "o2nc, own loss, jitter, constant radius, best window",
         O2NC(mode="guarantee", returns="best", oracle="jitter", **_WINDOWS),
         Problem(losses.RecordLoss(own_loss)),
+        tags=frozenset({_LATER}),
     ),
     Case(
         "o2nc, sampled, middles, random window",
         O2NC(rate=0.5, places="middle", returns="random", **_WINDOWS),
         Problem(losses.RecordLoss(own_loss)),
+        tags=frozenset({_LATER}),
     ),
     Case(
         "o2nc, users, parts in turns", O2NC(blocks=4, **_WINDOWS), Problem(losses.quantile(0.5)), by_user=True
@@ -567,26 +602,39 @@ EVERY_CASE = (
         Problem(losses.RecordLoss(own_loss)),
         still=None,
     ),
-    Case("o2nc, exact, random window", O2NC(returns="random", **_WINDOWS), Problem(losses.ramp(0.0))),
-    Case("o2nc, values", O2NC(oracle="values", directions=3, **_WINDOWS), Problem(losses.softmax(3))),
+    Case(
+        "o2nc, exact, random window",
+        O2NC(returns="random", **_WINDOWS),
+        Problem(losses.ramp(0.0)),
+        tags=frozenset({_LATER}),
+    ),
+    Case(
+        "o2nc, values",
+        O2NC(oracle="values", directions=3, **_WINDOWS),
+        Problem(losses.softmax(3)),
+        tags=frozenset({_LATER}),
+    ),
     Case("kl spider", KLSpider(**_PHASES), Problem(losses.logistic, growth=_KL), still=_NO_PHASES),
     Case(
         "kl spider, ridge, no recycling",
         KLSpider(recycle=False, growth=KL(gamma=1.0, kappa=2.0, gap=0.15), **_PHASES),
         Problem(losses.squared, Ridge(0.1)),
         still=_NO_PHASES,
+        tags=frozenset({_LATER}),
     ),
     Case(
         "kl spider, own loss, ball",
         KLSpider(curvature=2.0, difference_clip=0.5, growth=_KL, **_PHASES),
         Problem(losses.RecordLoss(own_loss), constraint=L2Ball(0.5)),
         still=_NO_PHASES,
+        tags=frozenset({_LATER}),
     ),
     Case(
         "kl spider, the paper's phases",
         KLSpider(variant="paper", growth=KL(gamma=0.5, kappa=1.5), clip=0.4, most_steps=20),
         Problem(losses.softmax(3)),
         still=_NO_PHASES,
+        tags=frozenset({_LATER}),
     ),
     Case("dp spider", DPSpider(steps=7, period=3, clip=0.4, step_size=1.0), _LOGISTIC),
     Case(
@@ -608,6 +656,7 @@ EVERY_CASE = (
         "worst group descent, drawn, ridge",
         WorstGroupDescent(steps=4, draws=3),
         Problem(_GROUPED.loss, Ridge(0.1)),
+        tags=frozenset({_LATER}),
     ),
     Case("worst group descent, whitened", Whitening(inner=WorstGroupDescent(steps=4)), _GROUPED, still=None),
     Case(
@@ -717,6 +766,7 @@ EVERY_CASE = (
         PhasedAcceleratedERM(reuse=False, rate=0.5, noise_multiplier=8.0, **_ACCELERATED),
         Problem(losses.softmax(3), Ridge(0.1)),
         still={"phases": 0},
+        tags=frozenset({_LATER}),
     ),
     Case(
         "phased accelerated erm, own loss, ball",

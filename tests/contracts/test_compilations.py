@@ -35,7 +35,11 @@ def compiled() -> Iterator[list[str]]:
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
-@pytest.mark.later("o2nc, replace-one", "vertex-anytime, replace-one", "user gradient descent, replace-one")
+@pytest.mark.at_once(
+    "adaptive gradient descent, whitened, add-or-remove-one",
+    "gradient descent, add-or-remove-one",
+    "gradient descent, replace-one",
+)
 @pytest.mark.parametrize(("case", "relation"), **tagged("typical"))
 def test_a_fit_with_another_budget_compiles_at_most_two_programs(case, relation, compiled):
     units = as_units(*toy_arrays(case), relation, by_user=case.by_user)

@@ -51,10 +51,23 @@ def configured(name, difference_clip=None, **fields):
     return replace(METHODS[name], **fields)
 
 
-@pytest.mark.later(
-    "scheduled gradient descent, None-replace-one-records",
-    "continuous spider, 0.05-replace-one-users",
-    "scheduled gradient descent, None-add-or-remove-one-users",
+@pytest.mark.at_once(
+    "adaptive gradient descent, None-add-or-remove-one-records",
+    "adaptive gradient descent, None-replace-one-users",
+    "adaptive gradient descent, the paper's, None-add-or-remove-one-records",
+    "adaptive gradient descent, the paper's, None-replace-one-users",
+    "continuous spider, 2.0-add-or-remove-one-records",
+    "continuous spider, 2.0-replace-one-users",
+    "continuous spider, momentum, 0.05-add-or-remove-one-users",
+    "continuous spider, momentum, 0.05-replace-one-records",
+    "continuous spider, momentum, 1.0-add-or-remove-one-records",
+    "continuous spider, momentum, 1.0-replace-one-users",
+    "continuous spider, momentum, 2.0-add-or-remove-one-users",
+    "continuous spider, momentum, 2.0-replace-one-records",
+    "dp spider, 2.0-add-or-remove-one-users",
+    "dp spider, 2.0-replace-one-records",
+    "kl proximal point, None-add-or-remove-one-records",
+    "kl proximal point, None-replace-one-users",
 )
 @pytest.mark.parametrize(("clipped", "relation", "unit"), in_turn(CLIPS, RELATIONS, ("records", "users")))
 def test_an_outlier_moves_no_release_too_far_and_all_of_them_reveal_no_more_than_was_paid(
@@ -70,6 +83,13 @@ def test_an_outlier_moves_no_release_too_far_and_all_of_them_reveal_no_more_than
         assert coupling.revealed > 0.0
 
 
+@pytest.mark.later(
+    "adaptive gradient descent, selected",
+    "adaptive gradient descent, the paper's",
+    "continuous spider",
+    "kl spider",
+    "scheduled gradient descent",
+)
 @pytest.mark.parametrize("name", METHODS)
 def test_a_record_of_ones_own_loss_that_curves_far_more_than_stated_moves_no_release_too_far(name):
     """The clips hold where the curvature that a solver was told is wrong a thousandfold."""
@@ -107,6 +127,7 @@ INNER = {
 }
 
 
+@pytest.mark.later("continuous spider-replace-one", "scheduled gradient descent-replace-one")
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("inner", INNER)
 def test_a_probe_of_the_curvature_and_what_follows_from_it(inner, relation):
@@ -127,6 +148,7 @@ def test_a_probe_of_the_curvature_and_what_follows_from_it(inner, relation):
     assert 0.999 <= coupling.ratios[0] <= SLACK
 
 
+@pytest.mark.later("kl spider", "kl spider, no recycling", "kl spider, the paper's")
 @pytest.mark.parametrize("name", METHODS)
 def test_the_library_s_audit_measures_the_same_moves(name):
     left, right = outlier_pair("replace-one")

@@ -63,6 +63,7 @@ class Descent:
         return state - 0.3 * move
 
 
+@pytest.mark.later("one release-fixed size", "two releases-fixed size")
 @pytest.mark.parametrize("sampling", [Poisson(0.3), FixedSize(9, N)], ids=["poisson", "fixed size"])
 @pytest.mark.parametrize("second", [False, True], ids=["one release", "two releases"])
 def test_a_compiled_loop_equals_the_eager_loop(sampling, second, monkeypatch):

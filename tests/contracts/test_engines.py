@@ -61,22 +61,25 @@ def engines_on(layout, coded):
     return engine_on(units, "fast"), engine_on(units, "reference")
 
 
-@pytest.mark.later(
-    "dense-average of gradients, softmax",
-    "dense-difference by lunes",
-    "dense-difference by lunes, own loss",
-    "dense-difference by translation, own loss",
-    "dense-gradient at random points",
-    "dense-gradient of groups",
-    "dense-marginals, of any size",
-    "dense-mixture, no kernel",
-    "dense-mixture, own loss",
-    "dense-norms of gradients",
-    "dense-payoffs of candidates",
-    "dense-scores of groups",
-    "dense-smoothed difference",
-    "dense-value difference",
-    "dense-vertex scores of groups",
+@pytest.mark.at_once(
+    "dense-average of a unit",
+    "dense-counts of norms, own loss",
+    "dense-gradient and count, mapped",
+    "dense-gradient norm",
+    "dense-gradient, logistic",
+    "dense-gradient, own loss, tiny clip",
+    "dense-gradient, squared",
+    "dense-gradient, squared, huge clip",
+    "dense-payoffs, offsets",
+    "dense-polytope scores",
+    "dense-slope of a player, along vertices",
+    "dense-top curvature",
+    "dense-total weight",
+    "dense-value gradient in parameters, rows that stretch",
+    "dense-value gradient, two blocks, own loss",
+    "dense-vertex scores",
+    "dense-vertex slopes",
+    "dense-vertex slopes, listed, no kernel",
 )
 @pytest.mark.parametrize(("layout", "name"), EVERY_SUM)
 def test_the_fast_engine_computes_what_the_plain_one_computes(layout, name):

@@ -59,6 +59,12 @@ def check(case, pairs, layouts=LAYOUTS, storages=("float32", "float64")):
                     assert audit.compare(asked(audit)) <= SLACK
 
 
+@pytest.mark.later(
+    "gaps of candidates, a matrix game-float64",
+    "gaps of candidates-float32",
+    "scores of a part-float64",
+    "scores of a simplex-float32",
+)
 @pytest.mark.parametrize(("name", "storage"), in_turn(EVERY_FUNCTION_OF_A_MEAN, ("float32", "float64")))
 def test_no_function_of_a_mean_moves_further_than_it_states(name, storage):
     check(EVERY_FUNCTION_OF_A_MEAN[name], 3, storages=(storage,))

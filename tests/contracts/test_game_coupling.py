@@ -36,10 +36,12 @@ PAIRS = [
 ]
 
 
-@pytest.mark.later(
-    "bias-reduced mirror descent, add-or-remove-one",
-    "boosted saddle, add-or-remove-one",
-    "boosted saddle, users, add-or-remove-one",
+@pytest.mark.at_once(
+    "boosted saddle, one run, replace-one",
+    "mirror descent, paper, add-or-remove-one",
+    "sampled dual averaging, one pass, replace-one",
+    "sampled dual averaging, replace-one",
+    "sampled dual averaging, users, add-or-remove-one",
 )
 @pytest.mark.parametrize(("case", "relation"), PAIRS)
 def test_scores_move_by_no_more_than_the_declared_range(case, relation):

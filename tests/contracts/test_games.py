@@ -26,10 +26,23 @@ def trial(request):
         yield GameTrial(case.solver, data, case.budget, f"{case.name}, {relation}")
 
 
+@pytest.mark.at_once(
+    "best response, replace-one",
+    "mirror descent, epochs, fresh, replace-one",
+    "mirror descent, paper, add-or-remove-one",
+    "noisy exponentiated gradient, replace-one",
+    "noisy matrix, add-or-remove-one",
+    "noisy matrix, users, replace-one",
+    "sampled dual averaging, derived, add-or-remove-one",
+    "sampled dual averaging, one noised, add-or-remove-one",
+    "sampled dual averaging, replace-one",
+    "sampled dual averaging, users, add-or-remove-one",
+)
 def test_the_result_is_a_function_of_the_transcript_alone(trial):
     trial.require_repeatable()
 
 
+@pytest.mark.later("gradient descent and ascent, own payoff, add-or-remove-one")
 def test_on_other_data_the_same_answers_lead_to_the_same_requests_and_the_same_end(trial):
     trial.require_control()
 
@@ -45,10 +58,28 @@ def test_strategies_lie_in_their_sets(trial):
     trial.require_sets()
 
 
+@pytest.mark.at_once(
+    "bias-reduced mirror descent, add-or-remove-one",
+    "mirror descent, paper, add-or-remove-one",
+    "noisy exponentiated gradient, replace-one",
+    "noisy matrix, add-or-remove-one",
+    "noisy matrix, users, replace-one",
+    "sampled dual averaging, derived, add-or-remove-one",
+    "sampled dual averaging, one noised, add-or-remove-one",
+    "sampled dual averaging, one pass, replace-one",
+    "sampled dual averaging, replace-one",
+)
 def test_no_unit_moves_a_query_by_more_than_its_sensitivity(trial):
     assert trial.require_sensitivities() >= 1
 
 
+@pytest.mark.later(
+    "best response, own payoff, replace-one",
+    "noisy extragradient, add-or-remove-one",
+    "noisy extragradient, one vertex, replace-one",
+    "noisy extragradient, own payoff, replace-one",
+    "sampled dual averaging, one vertex, replace-one",
+)
 def test_hopeless_data_raises_nothing_and_gives_finite_strategies(trial):
     trial.require_ordinary_ending()
 
@@ -57,6 +88,19 @@ def test_no_solver_of_games_names_anything_private(trial):
     trial.require_names()
 
 
+@pytest.mark.at_once(
+    "best response",
+    "best response, own payoff",
+    "bias-reduced mirror descent, one vertex",
+    "gradient descent and ascent",
+    "gradient descent and ascent, own payoff",
+    "noisy exponentiated gradient",
+    "noisy extragradient",
+    "noisy extragradient, one vertex",
+    "noisy extragradient, own payoff",
+    "noisy matrix",
+    "noisy matrix, users",
+)
 @pytest.mark.parametrize("case", EVERY_GAME, ids=[case.name for case in EVERY_GAME])
 def test_a_larger_budget_is_never_overspent(case):
     units = as_units(case, *toy_rows(case), "replace-one")

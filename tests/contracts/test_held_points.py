@@ -222,6 +222,7 @@ def test_removing_a_unit_changes_one_group():
         audit.release(Sorted(held=held), Gaussian(1.0))
 
 
+@pytest.mark.later("replace-one")
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_absent_units_are_points_only_where_a_point_is_replaced(relation):
     for units in (record_units(relation, bad=(2, 5), n=N + 3), user_units(relation, users=N - 2, n=N + 3)):

@@ -57,7 +57,27 @@ QUICK = [name for name in EVERY_QUERY if name.startswith("gradient,") or name in
 STORAGES = ("float32", "float64")
 
 
-@pytest.mark.later("difference by lunes", "difference by translation")
+@pytest.mark.at_once(
+    "answers to queries",
+    "average of a pass",
+    "average of a unit",
+    "difference",
+    "gradient norm",
+    "gradient, logistic",
+    "gradient, logistic, balanced",
+    "gradient, own loss, tiny clip",
+    "gradient, poisson",
+    "gradient, ramp",
+    "gradient, softmax",
+    "gradient, squared",
+    "gradient, squared, huge clip",
+    "gradient, squared, tiny clip",
+    "marginals",
+    "payoffs",
+    "second moment",
+    "total weight",
+    "usable units",
+)
 @pytest.mark.parametrize("name", QUICK)
 def test_no_query_moves_further_than_it_states_on_hostile_rows(name):
     """Gradients in both storages; the others in one, in turn (kernels are held to the plain path in `tests/engine`)."""
@@ -71,7 +91,7 @@ def test_no_query_moves_further_than_it_states_on_hostile_rows(name):
 BY_PLACE = [name for name, query in EVERY_QUERY.items() if isinstance(query, LotSum)]
 
 
-@pytest.mark.later("difference by lunes, softmax", "difference by lunes")
+@pytest.mark.at_once("gradient, logistic")
 @pytest.mark.parametrize("name", ["gradient, logistic", *BY_PLACE])
 def test_no_query_moves_further_than_it_states_whichever_unit_leaves(name):
     """The last, the first and one in the middle: pairs take turns."""

@@ -146,8 +146,17 @@ PLACES = [
 ]
 
 
-@pytest.mark.later(
-    "user federated averaging, stable-an entry and its label", "o2nc, black box-an entry and its label"
+@pytest.mark.at_once(
+    "accelerated mirror descent, l2, gradient step-an entry and every label",
+    "accelerated mirror descent, l2, gradient step-an entry and its label",
+    "continuous spider, softmax-an entry and every label",
+    "gradient descent-an entry and every label",
+    "gradient descent-an entry and its label",
+    "kl proximal point, median, ball-an entry and every label",
+    "objective perturbation, l1, ball-an entry and every label",
+    "randomized smoothing, median-an entry and every label",
+    "svrg, own loss-an entry and every label",
+    "variance-reduced frank-wolfe-an entry and every label",
 )
 @pytest.mark.parametrize(("feature_place", "target_place"), PLACES)
 @pytest.mark.parametrize("case", IN_TURN)

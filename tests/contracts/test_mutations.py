@@ -285,7 +285,12 @@ WRONG = [  # where, the mutant, the target of the record that is put in
 ]
 
 
-@pytest.mark.later("kl spider, DifferenceClippedAsAGradient")
+@pytest.mark.later(
+    "continuous spider, ChangeClippedAsAGradient",
+    "continuous spider, WeightsSwapped",
+    "kl spider, DifferenceClippedAsAGradient",
+    "kl spider, DifferenceUnclipped",
+)
 @pytest.mark.parametrize(
     ("place", "mutant", "target"), WRONG, ids=[f"{METHOD_OF[p]}, {m.__name__}" for p, m, _ in WRONG]
 )
@@ -299,6 +304,12 @@ def test_a_statistic_that_is_not_what_its_sensitivity_is_stated_for_is_noticed(
     assert MOVED in coupling.faults
 
 
+@pytest.mark.at_once(
+    "continuous spider, ChangeClippedAsAGradient",
+    "dp spider, DifferenceClippedAsAGradient",
+    "dp spider, DifferenceUnclipped",
+    "scheduled gradient descent, NothingIsClipped",
+)
 @pytest.mark.parametrize(
     ("place", "mutant", "target"), WRONG, ids=[f"{METHOD_OF[p]}, {m.__name__}" for p, m, _ in WRONG]
 )
@@ -323,6 +334,7 @@ def smudged(params, features, target):
     return tilted(params, features, target) + jnp.sqrt(target + 2.0) * params[0]
 
 
+@pytest.mark.later("continuous spider-")
 @pytest.mark.parametrize(
     ("place", "mutant"),
     [

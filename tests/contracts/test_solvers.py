@@ -70,16 +70,12 @@ def trial(request):
 
 
 @pytest.mark.later(
-    "o2nc, own loss, jitter, constant radius, best window, add-or-remove-one",
     "single-pass o2nc, changes by lunes, own loss, add-or-remove-one",
-    "o2nc, values, add-or-remove-one",
-    "frank-wolfe, an l1 ball and an intercept, softmax, refit, replace-one",
 )
 def test_the_result_is_a_function_of_the_transcript_alone(trial):
     trial.require_repeatable()
 
 
-@pytest.mark.later("o2nc, own loss, jitter, constant radius, best window, add-or-remove-one")
 def test_on_other_data_the_same_answers_lead_to_the_same_requests_and_the_same_end(trial):
     trial.require_control()
 
@@ -102,14 +98,11 @@ def test_hopeless_data_raises_nothing_and_gives_finite_parameters(trial):
     trial.require_ordinary_ending()
 
 
-@pytest.mark.later("o2nc, sampled, middles, random window, replace-one")
 def test_no_solver_names_anything_private(trial):
     trial.require_names()
 
 
 @pytest.mark.later(
-    "adaptive gradient descent, ball, selected, replace-one",
-    "o2nc, sampled, middles, random window, replace-one",
     "randomized smoothing, median, replace-one",
     "randomized smoothing, own loss, sampled, add-or-remove-one",
     "svrg, add-or-remove-one",

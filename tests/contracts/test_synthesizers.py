@@ -45,14 +45,38 @@ def trial(request):
         yield SynthesizerTrial(case.synthesizer, data, BUDGET, f"{case.name}, {relation}")
 
 
+@pytest.mark.later(
+    "adaptive marginals, add-or-remove-one",
+    "adaptive marginals, triples, add-or-remove-one",
+    "adaptive marginals, triples, replace-one",
+    "multiplicative weights, add-or-remove-one",
+    "multiplicative weights, queries, add-or-remove-one",
+    "multiplicative weights, queries, replace-one",
+    "multiplicative weights, replace-one",
+    "mwem, add-or-remove-one",
+    "mwem, replace-one",
+    "mwem, users, add-or-remove-one",
+    "mwem, users, replace-one",
+    "query game, likelihood, add-or-remove-one",
+    "query game, likelihood, queries, add-or-remove-one",
+    "query game, likelihood, queries, replace-one",
+    "query game, likelihood, replace-one",
+)
 def test_the_result_is_a_function_of_the_transcript_alone(trial):
     trial.require_repeatable()
 
 
+@pytest.mark.later(
+    "mwem, add-or-remove-one",
+    "mwem, users, add-or-remove-one",
+    "query game, likelihood, add-or-remove-one",
+    "query game, likelihood, queries, add-or-remove-one",
+)
 def test_on_other_data_the_same_answers_lead_to_the_same_requests_and_the_same_end(trial):
     trial.require_control()
 
 
+@pytest.mark.later("query game, likelihood, queries, add-or-remove-one")
 def test_the_transcript_and_a_dry_run_hold_the_plan(trial):
     trial.require_plan()
     assert trial.result.transcript.epsilon(BUDGET.delta) <= BUDGET.epsilon
@@ -63,15 +87,55 @@ def test_the_model_answers_and_samples(trial):
     assert trial.result.params.marginal((1,)).sum() == pytest.approx(1.0)
 
 
+@pytest.mark.later(
+    "adaptive marginals, triples, add-or-remove-one",
+    "adaptive marginals, triples, replace-one",
+    "adaptive marginals, users, add-or-remove-one",
+    "adaptive marginals, users, replace-one",
+    "multiplicative weights, add-or-remove-one",
+    "multiplicative weights, queries, add-or-remove-one",
+    "multiplicative weights, replace-one",
+    "mwem, add-or-remove-one",
+    "mwem, replace-one",
+    "mwem, users, add-or-remove-one",
+    "mwem, users, replace-one",
+    "query game, likelihood, add-or-remove-one",
+    "query game, likelihood, queries, add-or-remove-one",
+    "query game, likelihood, queries, replace-one",
+    "query game, likelihood, replace-one",
+)
 def test_no_unit_moves_a_query_by_more_than_its_sensitivity(trial):
     assert trial.require_sensitivities() >= 1
 
 
-@pytest.mark.later("query game, likelihood, add-or-remove-one", "query game, likelihood, replace-one")
+@pytest.mark.later(
+    "dual query, replace-one",
+    "mwem, add-or-remove-one",
+    "mwem, replace-one",
+    "mwem, users, add-or-remove-one",
+    "query game, likelihood, add-or-remove-one",
+    "query game, likelihood, queries, add-or-remove-one",
+    "query game, likelihood, queries, replace-one",
+    "query game, likelihood, replace-one",
+    "query game, replace-one",
+)
 def test_hidden_scores_move_by_no_more_than_was_paid_for(trial):
     trial.require_coupling()
 
 
+@pytest.mark.later(
+    "multiplicative weights, add-or-remove-one",
+    "multiplicative weights, queries, add-or-remove-one",
+    "multiplicative weights, replace-one",
+    "mwem, add-or-remove-one",
+    "mwem, replace-one",
+    "mwem, users, add-or-remove-one",
+    "mwem, users, replace-one",
+    "query game, likelihood, add-or-remove-one",
+    "query game, likelihood, queries, add-or-remove-one",
+    "query game, likelihood, queries, replace-one",
+    "query game, likelihood, replace-one",
+)
 def test_hopeless_data_raises_nothing_and_gives_a_model(trial):
     trial.require_ordinary_ending()
 
@@ -80,6 +144,15 @@ def test_no_synthesizer_names_anything_private(trial):
     trial.require_names()
 
 
+@pytest.mark.at_once(
+    "gaussian marginals",
+    "gaussian queries",
+    "mwem, queries",
+    "mwem, users",
+    "query game, likelihood",
+    "query game, likelihood, queries",
+    "query game, literal",
+)
 @pytest.mark.parametrize("case", EVERY_SYNTHESIZER, ids=[case.name for case in EVERY_SYNTHESIZER])
 def test_plans_stay_within_any_budget(case):
     public = as_units(case, toy_codes(), "replace-one").public

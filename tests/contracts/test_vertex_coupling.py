@@ -13,6 +13,7 @@ from privopt.testing.toy_data import ToyData
 DRAWN = [case for case in CASES if isinstance(case.solver, VertexSolver)]
 
 
+@pytest.mark.at_once("variance-reduced frank-wolfe-replace-one", "vertex-anytime-replace-one")
 @pytest.mark.parametrize(
     "relation", ["replace-one", pytest.param("add-or-remove-one", marks=pytest.mark.audit)]
 )

@@ -116,7 +116,7 @@ class Kill:
                 raise Killed
 
 
-@pytest.mark.later("seeds0-file", "seeds0-folder")
+@pytest.mark.at_once("seeds0-memory")
 @pytest.mark.parametrize("kind", ["file", "folder", "remote", "memory"])
 @pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 102), marks=pytest.mark.audit)])
 def test_copies_and_kills_at_any_step_release_one_record_and_lock_nobody_out(

@@ -285,6 +285,7 @@ def report_of(curator):
     return PrivacyReport.of(result)
 
 
+@pytest.mark.audit
 def test_the_report_says_which_noise_is_exact():
     curator = open_curator(NoiseSource())
     curator.release(gradient(jnp.zeros(D, jnp.float64)), Gaussian(3.0))

@@ -95,15 +95,7 @@ def a_stream(curator):
 WAYS = [one_release, of_a_block, of_an_allotment, of_a_filter, a_loop, a_stream]
 
 
-@pytest.mark.later(
-    "a_loop-KeyboardInterrupt",
-    "a_loop-MemoryError",
-    "a_stream-KeyboardInterrupt",
-    "of_a_block-KeyboardInterrupt",
-    "of_a_filter-KeyboardInterrupt",
-    "of_an_allotment-KeyboardInterrupt",
-    "one_release-KeyboardInterrupt",
-)
+@pytest.mark.at_once("of_a_block-MemoryError", "of_a_filter-MemoryError", "of_an_allotment-MemoryError")
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_whatever_may_have_been_seen_is_paid_at_whichever_line_it_stops(way, kind):

@@ -77,6 +77,9 @@ def test_every_unit_is_in_exactly_one_block_at_every_depth(depth, relation, user
         assert sorted(found) == members(parent)
 
 
+@pytest.mark.later(
+    "3-add-or-remove-one-records", "3-add-or-remove-one-users", "3-replace-one-records", "3-replace-one-users"
+)
 @pytest.mark.parametrize("users", [False, True], ids=["records", "users"])
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("depth", [2, 3])

@@ -175,7 +175,7 @@ def check_stops(name: str, folder: Path, reads: Reads, places: Callable[[list[An
     assert stopped > 0
 
 
-@pytest.mark.later("a fit in stages", "a search")
+@pytest.mark.at_once("sampled descent")
 @pytest.mark.parametrize("name", sorted(IN_A_FILE | {"sampled descent", "a search"}))
 def test_a_run_that_is_stopped_at_some_line_has_paid_and_can_be_run_again(
     name: str, tmp_path: Path, reads: Reads

@@ -92,6 +92,7 @@ def check(program: Any, problem: Any, units: Units, budget: Budget) -> None:
         assert watched.made <= may, watched.made
 
 
+@pytest.mark.later("adaptive gradient descent, replace-one")
 @pytest.mark.parametrize(("case", "relation"), MINIMISED)
 def test_of_every_solver(case: cases.Case, relation: str) -> None:
     units = cases.as_units(*cases.toy_arrays(case), relation, by_user=case.by_user)

@@ -26,6 +26,7 @@ from privopt.queries.slopes import ClippedGradient
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 
 
+@pytest.mark.later("1048576")
 @pytest.mark.parametrize("stretch", [2**20, 2**10])
 def test_a_replay_is_the_same_to_the_bit_however_many_steps_a_stretch_has(stretch, monkeypatch):
     rng = np.random.default_rng(0)

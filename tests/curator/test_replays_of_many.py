@@ -34,6 +34,7 @@ def quick(pairs: Any) -> list[Any]:
     ]
 
 
+@pytest.mark.at_once("correlated noise, replace-one")
 @pytest.mark.parametrize(("case", "relation"), quick(pair for pair in CASES if pair[0].name not in REFUSED))
 def test_a_replay_of_a_billion_units_takes_no_memory_for_them(case: Any, relation: str) -> None:
     toy = as_units(*toy_arrays(case), relation, by_user=case.by_user).public

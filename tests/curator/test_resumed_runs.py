@@ -128,7 +128,7 @@ def stopping(monkeypatch, line):
         yield
 
 
-@pytest.mark.later("search", "search as they come and go", "search by user", "stages")
+@pytest.mark.at_once("game")
 @pytest.mark.parametrize("name", RUNS)
 def test_it_goes_on_from_wherever_it_was_stopped_and_is_paid_once(tmp_path, monkeypatch, table, name):
     folder, account = tmp_path / "kept", Account(9.0, 1e-5)
@@ -193,6 +193,7 @@ def test_records_stay_in_their_blocks_and_no_other_key_is_taken(tmp_path, monkey
     assert not np.array_equal(first[0][0].within(0, ROWS), found[2][0][0].within(0, ROWS))
 
 
+@pytest.mark.audit
 def test_units_that_another_process_might_not_find_again_are_not_cut(tmp_path, monkeypatch, table):
     account = Account(9.0, 1e-5)
     with (
@@ -224,7 +225,7 @@ def test_users_stand_at_the_same_places_whatever_the_secret_of_their_process(tmp
             np.testing.assert_allclose(whose, np.array(firsts)[[4, 7]] / 20.0, atol=1e-6)
 
 
-@pytest.mark.later("changed0-bounds")
+@pytest.mark.at_once("changed4-solver", "changed5-penalty")
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
@@ -326,6 +327,7 @@ def test_what_a_table_was_asked_for_is_compared(tmp_path):
     solved()
 
 
+@pytest.mark.later("file")
 @pytest.mark.parametrize("where", ["file", "process"])
 def test_a_payment_whose_line_is_missing_is_found_again(tmp_path, monkeypatch, table, where):
     account = Account(9.0, 1e-5)

@@ -205,6 +205,7 @@ ATTACKS: dict[Callable[[Workplace], Any], tuple[type[PrivoptError], str]] = {
 }
 
 
+@pytest.mark.later("an_older_copy_after_the_end", "the_files_of_an_older_copy_put_back")
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
 def test_nothing_more_comes_of_one_payment(workplace: Workplace, attack: Callable[[Workplace], Any]) -> None:
     kind, why = ATTACKS[attack]

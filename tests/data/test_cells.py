@@ -72,6 +72,7 @@ def in_place_of(place: int, odd: Any, values: list[Any]) -> list[Any]:
     return [odd if at == place else value for at, value in enumerate(values)]
 
 
+@pytest.mark.at_once("39")
 @pytest.mark.parametrize("place", [0, 20, 39])
 @in_silence()
 def test_no_kind_of_cell_or_row_of_a_list_shows_or_changes_another(place: int) -> None:
@@ -280,6 +281,7 @@ def frames_of(values: list[Any], kind: Any) -> Iterator[Any]:
     yield polars.DataFrame(pa.table(columns))
 
 
+@pytest.mark.later("kind0")
 @pytest.mark.parametrize(
     "kind", [pa.bool_(), pa.int8(), pa.int64(), pa.float32(), pa.decimal128(5, 2), pa.null()]
 )

@@ -46,6 +46,7 @@ def positions(rate: float, count: int, *words: int) -> NDArray[np.int64]:
     return poisson_positions(rate, count, source)
 
 
+@pytest.mark.later("5e-324")
 @pytest.mark.parametrize("rate", RATES)
 def test_the_fast_stage_gives_the_gaps_of_exact_arithmetic(rate: float) -> None:
     ends = [0, 1, 2, 2**64 - 1, 2**64 - 2**11, 2**63]

@@ -115,6 +115,7 @@ def test_arrays_that_describe_no_matrix_are_refused_without_a_number_from_them(n
     assert refused.value.__context__ is None
 
 
+@pytest.mark.later("a column beyond the shape")
 @pytest.mark.parametrize("name", ["a column beyond the shape", "coo, a row beyond the shape"])
 def test_an_estimator_refuses_them_too(name: str) -> None:
     model = LogisticRegression(epsilon=1.0, delta=1e-3, bounds=(-1, 1), classes=[0, 1])
@@ -126,6 +127,7 @@ def test_an_estimator_refuses_them_too(name: str) -> None:
         model.predict(broken(name))
 
 
+@pytest.mark.audit
 def test_a_column_beyond_the_shape_ends_in_a_sentence_and_not_in_the_kernel() -> None:
     """In a process of its own: it was a segmentation fault."""
     script = """

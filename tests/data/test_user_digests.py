@@ -42,6 +42,7 @@ def users_of(digests: list[tuple[int, int]]) -> list[list[bool]]:
     return [[one == other != nobody for other in digests] for one in digests]
 
 
+@pytest.mark.later("list", "tuple")
 @every_form
 def test_digests_are_equal_where_keys_are(form: str) -> None:
     keys = [key for alike in SAME for key in alike] + MISSING

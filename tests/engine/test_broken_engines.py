@@ -259,6 +259,19 @@ OF_ONE = [
 ]
 
 
+@pytest.mark.later(
+    "shards-everybody",
+    "shards-first_numbers",
+    "shards-from_the_other_end",
+    "shards-half_of_the_digits",
+    "shards-in_no_part",
+    "shards-in_two_parts",
+    "shards-last_units",
+    "shards-no_carry",
+    "shards-no_steps",
+    "shards-norms_of_others",
+    "shards-twice",
+)
 @pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize(
     ("place", "mistake"),

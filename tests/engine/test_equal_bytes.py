@@ -117,13 +117,7 @@ def solve_everywhere(case: Any, relation: str, storage: Any, folder: Path, shard
     )
 
 
-@pytest.mark.later(
-    "continuous spider, replace-one",
-    "correlated noise, replace-one",
-    "objective perturbation, replace-one",
-    "user gradient descent, replace-one",
-    "whitening, replace-one",
-)
+@pytest.mark.at_once("stochastic gradient descent, replace-one")
 @pytest.mark.parametrize(
     ("case", "relation"),
     [

@@ -44,21 +44,7 @@ def queries_for(loss: Any) -> list[Any]:
     ]
 
 
-@pytest.mark.later(
-    "hinge-dense",
-    "huber-dense",
-    "logistic-dense",
-    "logistic-float64",
-    "logistic-float64 sparse users",
-    "logistic-sparse users",
-    "poisson-dense",
-    "quantile-dense",
-    "smoothed quantile-dense",
-    "softmax-dense",
-    "softmax-float64",
-    "softmax-sparse users",
-    "squared-dense",
-)
+@pytest.mark.at_once("logistic-dense users")
 @pytest.mark.parametrize(
     ("name", "layout"),
     [(name, "dense") for name in LOSSES]
@@ -79,9 +65,7 @@ def test_the_fast_path_equals_the_general_path(name: str, layout: str) -> None:
             close(engine.clipped_sum(asked, draw), engine.general_sum(asked, draw), tolerance=tolerance)
 
 
-@pytest.mark.later(
-    "128-logistic-3-dense", "128-softmax-0-dense", "4096-logistic-3-dense", "4096-softmax-0-dense"
-)
+@pytest.mark.at_once("128-logistic-3-float64")
 @pytest.mark.parametrize(
     ("name", "which", "layout"),
     [("logistic", 3, "dense"), ("softmax", 0, "dense"), ("logistic", 3, "float64")],
@@ -269,6 +253,7 @@ def with_softmax_kernel(query_type: type[Any], kind: str) -> type[Any]:
     return Compiled
 
 
+@pytest.mark.later("dense")
 @pytest.mark.parametrize("layout", ["dense", "sparse"])
 def test_the_softmax_kernel_equals_the_general_path(layout: str) -> None:
     loss, some = LOSSES["softmax"], np.arange(3, ROWS, 2)
@@ -423,7 +408,7 @@ def test_a_query_that_is_no_sum_is_refused() -> None:
     assert issubclass(ClippedGradient, RecordSum)
 
 
-@pytest.mark.later("sparse users-False", "dense-False", "float64 sparse-False")
+@pytest.mark.at_once("float64 sparse-True", "sparse-False", "sparse-True")
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("layout", ["dense", "sparse", "sparse users", "float64 sparse"])
 def test_a_view_is_the_engine_on_mapped_rows(

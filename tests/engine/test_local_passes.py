@@ -60,15 +60,7 @@ CASES = [
 ]
 
 
-@pytest.mark.later(
-    "loss0-dense-options0",
-    "loss1-sparse float64-options1",
-    "loss2-sparse-options2",
-    "loss4-dense-options4",
-    "loss5-sparse-options5",
-    "loss7-dense-options7",
-    "loss8-sparse-options8",
-)
+@pytest.mark.at_once("loss3-dense float64-options3")
 @pytest.mark.parametrize(("loss", "layout", "options"), CASES)
 def test_the_kernel_equals_the_plain_pass(loss, layout, options):
     units = users(loss, layout)

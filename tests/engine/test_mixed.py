@@ -34,7 +34,7 @@ def mixed(at: Any, previous: Any, **changes: Any) -> MixedGradient:
     return MixedGradient(at=at, previous=previous, **given)
 
 
-@pytest.mark.later("logistic-dense", "logistic-float64 sparse users", "softmax-dense")
+@pytest.mark.at_once("hinge-dense", "huber-dense", "logistic-sparse", "quantile-dense")
 @pytest.mark.parametrize(
     ("name", "layout"),
     [(name, "dense") for name in LOSSES]
@@ -53,6 +53,7 @@ def test_the_fast_path_equals_the_general_path(name: str, layout: str) -> None:
             close(engine.clipped_sum(asked, draw), engine.general_sum(asked, draw))
 
 
+@pytest.mark.later("None")
 @pytest.mark.parametrize("groups", [None, np.arange(300) // 3])
 def test_a_users_own_generalised_linear_loss_needs_no_kernel(groups: Any) -> None:
     generator = np.random.default_rng(4)
@@ -102,6 +103,17 @@ def path_units(layout: str, width: int, rows: int) -> Units:
     return dataclasses.replace(units, public=public, private_features=bound, private_norms=private_norms)
 
 
+@pytest.mark.later(
+    "logistic-dense-1",
+    "logistic-dense-20",
+    "logistic-dense-54",
+    "logistic-dense-7",
+    "logistic-float64-33",
+    "logistic-sparse mapped users-9",
+    "logistic-sparse mapped-9",
+    "logistic-sparse users-9",
+    "logistic-users-9",
+)
 @pytest.mark.parametrize(
     ("layout", "width"),
     [("dense", 1), ("dense", 7), ("dense", 20), ("dense", 54), ("float64", 33)]

@@ -118,6 +118,7 @@ def worst(layout: str, place: str, units: Any, seed: int, folder: Path) -> tuple
     return found, tried
 
 
+@pytest.mark.later("dense-shards")
 @pytest.mark.parametrize(
     ("layout", "place"), [("dense", "shards"), ("users", "in memory"), ("int8", "streamed")]
 )

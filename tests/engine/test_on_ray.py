@@ -130,10 +130,18 @@ def opened(
     return open_on_ray(source, about, placement, noise=NoiseSource(1), patience=patience)
 
 
+class OpenedAsAsked(dict[int, RayEngine]):
+    """Engines on dense records by their number of workers, which take seconds to start."""
+
+    def __missing__(self, workers: int) -> RayEngine:
+        engine = self[workers] = opened(*records("dense"), workers)
+        return engine
+
+
 @pytest.fixture(scope="module")
 def engines(cluster: Cluster) -> Iterator[dict[int, RayEngine]]:
-    """The same dense records with 1, 2 and 3 workers."""
-    made = {workers: opened(*records("dense"), workers) for workers in (1, 2, 3)}
+    """The same dense records with as many workers as a test asks for."""
+    made = OpenedAsAsked()
     yield made
     for engine in made.values():
         engine.close()
@@ -168,6 +176,7 @@ def sum_of(query: MeanQuery, layout: str, relation: str, workers: int, order: Ca
     return np.asarray(total_of(answers).value(question.radius)).tobytes()
 
 
+@pytest.mark.at_once("dense-add-or-remove-one", "int8-add-or-remove-one")
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_sums_have_the_bits_of_one_process_however_parts_are_dealt_out(layout: str, relation: str) -> None:
@@ -262,6 +271,7 @@ def test_no_records_are_one_part_of_nobody() -> None:
     assert read_part(source, about, layout_of.public, layout_of.plans[0]).private_count == 0
 
 
+@pytest.mark.audit
 def test_where_ray_is_not_installed_every_module_can_be_read() -> None:
     code = (
         "import sys; sys.modules['ray'] = None\n"
@@ -391,7 +401,11 @@ def test_blocks_that_workers_find_by_their_keys_have_the_bits_of_one_process(
             assert len(sums) == 1
 
 
-def test_sums_views_and_subsets_have_the_bits_of_one_process(engines: dict[int, RayEngine]) -> None:
+@pytest.mark.at_once("2")
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_sums_views_and_subsets_have_the_bits_of_one_process(
+    engines: dict[int, RayEngine], workers: int
+) -> None:
     memory = in_memory(*records("dense"))
     rng = np.random.default_rng(2)
     matrix, at = rng.normal(size=(D, 3)), np.ones(3)
@@ -418,11 +432,11 @@ def test_sums_views_and_subsets_have_the_bits_of_one_process(engines: dict[int, 
         ]
 
     expected = [value.tobytes() for value in asked(memory)]
-    for engine in engines.values():
-        assert engine.public == memory.public
-        assert engine.subset(block, 70).public == memory.subset(block, 70).public
-        assert engine.view(matrix, 1.2).public == memory.view(matrix, 1.2).public
-        assert [value.tobytes() for value in asked(engine)] == expected
+    engine = engines[workers]
+    assert engine.public == memory.public
+    assert engine.subset(block, 70).public == memory.subset(block, 70).public
+    assert engine.view(matrix, 1.2).public == memory.view(matrix, 1.2).public
+    assert [value.tobytes() for value in asked(engine)] == expected
 
 
 def test_draws_are_those_of_one_process(engines: dict[int, RayEngine]) -> None:
@@ -439,7 +453,7 @@ def test_drawn_rows_are_those_of_one_process(
     memory = in_memory(*records("dense"))
     for draw in ([0, 31, 32, 149, 1, 31, 33], []):
         positions = np.array(draw, np.int64)
-        for found, expected in zip(engines[3].rows(positions, 9), memory.rows(positions, 9), strict=True):
+        for found, expected in zip(engines[2].rows(positions, 9), memory.rows(positions, 9), strict=True):
             assert found.dtype == expected.dtype
             np.testing.assert_array_equal(found, expected)
 
@@ -461,6 +475,7 @@ def test_held_vectors_travel_piece_by_piece_and_not_the_rows(
     by_user.close()
 
 
+@pytest.mark.audit
 def test_groups_are_fetched_some_at_a_time(
     engines: dict[int, RayEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -559,6 +574,7 @@ def test_sums_of_losses_have_the_bits_of_one_process(
     assert solutions[0].tobytes() == solutions[1].tobytes()
 
 
+@pytest.mark.audit
 def test_many_answers_are_added_up_by_workers(
     engines: dict[int, RayEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -634,6 +650,7 @@ def test_every_solver_has_the_transcript_of_one_process(
         engine.close()
 
 
+@pytest.mark.audit
 def test_an_estimator_fits_the_same_model(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     del cluster
     private = records("dense")[0]._private

@@ -191,6 +191,7 @@ def adversarial_targets(kind: str, n: int) -> np.ndarray:
     return np.where(place % 2 == 0, 1.0, -1.0 + 2.0**-40)
 
 
+@pytest.mark.later("one part of each size")
 @pytest.mark.parametrize("kind", ["one part of each size", "cancelling"])
 def test_every_path_sums_millions_within_the_bound(kind):
     n = 2 * PART_UNITS + 4_099

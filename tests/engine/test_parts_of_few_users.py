@@ -87,6 +87,7 @@ def engines(
         yield on_shards(source, described, workers=count, backwards=count > 2, noise=NoiseSource(7))
 
 
+@pytest.mark.at_once("solver0-add-or-remove-one")
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize(
     "solver", [GradientDescent(steps=3, clip=1.0), StochasticGradientDescent(steps=3, clip=1.0, rate=0.3)]
@@ -123,6 +124,7 @@ def test_parts_are_as_many_whoever_has_how_many_records() -> None:
         assert len(units.private_ranges) == 6
 
 
+@pytest.mark.later("add-or-remove-one")
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_no_neighbour_moves_a_sum_beyond_its_clip(relation: str, tmp_path: Path) -> None:
     reach = 2.0 if relation == "replace-one" else 1.0

@@ -75,7 +75,7 @@ def _several_hands(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "DEALT", 1000)
 
 
-@pytest.mark.later("a map", "largest entries")
+@pytest.mark.at_once("a map of CSR")
 @pytest.mark.parametrize(
     "what",
     [
@@ -114,6 +114,7 @@ def test_nothing_is_taken_of_the_disk_once_a_run_is_paid_for(what, tmp_path, mon
     assert disk.taken() == before
 
 
+@pytest.mark.audit
 @pytest.mark.parametrize(
     "what",
     [
@@ -289,6 +290,7 @@ def test_of_an_adaptive_solver_room_is_taken_for_all_that_it_may_make(tmp_path):
     engine.reserve(Extra())
 
 
+@pytest.mark.audit
 def test_room_for_the_most_entries_of_a_schema_is_taken_before_they_are_read(tmp_path, monkeypatch):
     class Told(ArrayRecords):
         row_entries = D

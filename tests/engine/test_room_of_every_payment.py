@@ -123,7 +123,7 @@ def disk(tmp_path, monkeypatch):
     return small
 
 
-@pytest.mark.later("LogisticRegression")
+@pytest.mark.at_once("minimax")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.audit) for name in PAYING]
 )

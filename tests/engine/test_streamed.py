@@ -117,6 +117,7 @@ def require_equal(private_one, private_other):
             assert one == other
 
 
+@pytest.mark.later("int16 users", "sparse users", "two keys")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_units_that_are_read_in_blocks_are_those_of_the_arrays(layout, tmp_path):
     expected = in_memory(layout)
@@ -131,6 +132,7 @@ def test_units_that_are_read_in_blocks_are_those_of_the_arrays(layout, tmp_path)
     require_equal(expected.mapped(matrix, 1.2), units.mapped(matrix, 1.2))
 
 
+@pytest.mark.later("columns", "users")
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("layout", ["columns", "users", "two keys", "int16 users"])
 def test_sums_over_many_parts_have_the_bits_of_those_in_memory(layout, tmp_path):
@@ -160,6 +162,7 @@ def test_the_streamed_engine_keeps_the_promises_in_every_layout(tmp_path):
     check_engine(partial(spooled, folder=tmp_path), layouts=["dense", "users"], storages=["int8"], pairs=8)
 
 
+@pytest.mark.at_once("continuous spider")
 @pytest.mark.parametrize(
     "case",
     [

@@ -77,6 +77,15 @@ def streamed(layout: str, folder: Any) -> Any:
     return open_streamed(*described(layout), Placement(spool=folder, memory=1), noise=NoiseSource(3))
 
 
+@pytest.mark.at_once(
+    "at most n-240-524288",
+    "at most n-31-1",
+    "int8 users-240-524288",
+    "sparse users-240-524288",
+    "two keys-240-524288",
+    "users-240-524288",
+    "users-7-30",
+)
 @pytest.mark.parametrize(("block", "run"), [(7, 30), (240, 2**19), (31, 1)])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_users_that_are_streamed_are_those_in_memory(layout, block, run, tmp_path, monkeypatch):
@@ -118,6 +127,7 @@ def test_a_user_lies_whole_in_the_part_of_its_hash(layout):
     assert len(seen) == len(set(digests[digests != 0]))
 
 
+@pytest.mark.later("users")
 @pytest.mark.parametrize("layout", ["users", "sparse users"])
 def test_sums_over_parts_of_users_have_the_bits_of_those_in_memory(layout, tmp_path):
     memory, spool = InProcessEngine(in_memory(layout)), streamed(layout, tmp_path)
@@ -257,6 +267,7 @@ def test_more_users_than_n_are_refused_and_a_table_of_nobody_is_read(tmp_path):
     assert engine.clipped_sum(KERNEL).tolist() == [0.0] * D
 
 
+@pytest.mark.later("solver1")
 @pytest.mark.parametrize(
     "solver", [GradientDescent(steps=4, clip=1.0), ContinuousSpider(steps=4, clip=1.0, curvature=0.25)]
 )

@@ -159,6 +159,7 @@ def test_one_part_holds_what_memory_holds(layout: str, monkeypatch: pytest.Monke
         assert bytes_of(engine.units) == bytes_of(memory)
 
 
+@pytest.mark.at_once("int8-add-or-remove-one")
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_parts_are_the_same_whoever_holds_them_and_whatever_arrives_first(layout: str, relation: str) -> None:
@@ -426,7 +427,7 @@ class Crew:
         return answer.answer()
 
 
-@pytest.mark.later("5")
+@pytest.mark.later("2", "3", "5")
 @pytest.mark.parametrize("seed", range(6))
 def test_whoever_dies_during_the_exchange_all_records_arrive_once(
     seed: int, monkeypatch: pytest.MonkeyPatch

@@ -73,6 +73,7 @@ def moves_over(seeds: range, relation: str) -> tuple[float, int, int]:
     return worst, moved, stayed
 
 
+@pytest.mark.later("replace-one")
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_a_user_who_moves_to_another_part_or_comes_to_one_moves_no_sum_too_far(relation):
     worst, moved, stayed = moves_over(range(60), relation)

@@ -81,6 +81,7 @@ def test_e2_nobody_is_drawn_twice() -> None:
         SampledEvent(WithReplacement(), GaussianEvent(1.0))  # type: ignore[arg-type]
 
 
+@pytest.mark.at_once("1.0")
 @pytest.mark.parametrize("queries", [0.5, 1.0, 2.0])
 def test_e4_given_that_a_test_passed_the_release_is_less_amplified(queries: float) -> None:
     """The user raises the score by 1, the threshold is far above: given a pass the user is in the sample more often."""

@@ -36,6 +36,7 @@ def checked(model: Any, fits: int = 1) -> None:
     json.dumps(report.to_dict(), allow_nan=False)
 
 
+@pytest.mark.later("bounds", "loose-bounds")
 @pytest.mark.parametrize(
     "more",
     [
@@ -65,6 +66,7 @@ def test_a_regression_is_fitted_by_name_of_a_configured_solver(records: tuple[An
     checked(model.fit(features, features[:, 0]))
 
 
+@pytest.mark.later("given")
 @pytest.mark.parametrize(
     "bounds", [{"bounds": (-4, 4)}, {"loose_bounds": (-100, 100)}], ids=["given", "loose"]
 )
@@ -90,6 +92,7 @@ def test_candidates_with_different_solvers_are_compared(records: tuple[Any, Any]
     checked(search, fits=adaptive)
 
 
+@pytest.mark.audit
 def test_it_runs_in_whitened_coordinates(records: tuple[Any, Any]) -> None:
     checked(
         LogisticRegression(solver=Whitening(inner=SOLVER), bounds=(-4, 4), **BUDGET, **COMMON).fit(*records)

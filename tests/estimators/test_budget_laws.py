@@ -239,7 +239,7 @@ def test_the_test_loss_does_not_rise_with_the_budget(name):
         assert rises(found[less], found[more], slack) <= 0.0, means
 
 
-@pytest.mark.later("logistic")
+@pytest.mark.audit
 @pytest.mark.parametrize("name", ["logistic", "upper decile"])
 def test_the_test_loss_does_not_rise_from_one_to_a_hundred_to_infinity(name):
     found = losses_of(name, (1.0, 100.0, math.inf), 3)
@@ -265,6 +265,7 @@ def test_from_epsilon_100_on_two_classes_are_those_of_scikit_learn(alpha, epsilo
         np.testing.assert_allclose(model.intercept_, plain.intercept_, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.later("0.001-100.0")
 @pytest.mark.parametrize(("alpha", "epsilon"), but_later([(1e-3, 100.0), (10.0, math.inf)], _PAIRS))
 def test_from_epsilon_100_on_numbers_are_those_of_scikit_learn(alpha, epsilon):
     records = table(numbers)

@@ -129,6 +129,7 @@ QUICK = [("logistic", 100.0), ("huber", 1e3)]
 EVERY = [(name, epsilon) for name in (*RIDGED, *FREE, *IN_A_BALL) for epsilon in EPSILONS]
 
 
+@pytest.mark.later("logistic-100.0")
 @pytest.mark.parametrize(("name", "epsilon"), but_later(QUICK, EVERY))
 def test_the_test_loss_is_that_of_the_minimum(name, epsilon):
     make, targets, judge = LAWS[name]

@@ -54,7 +54,13 @@ def scores(model: Any, X: Any) -> Any:
     return linear[:, 0] if linear.shape[1] == 1 else linear
 
 
-@pytest.mark.later("LogisticRegression-changes0")
+@pytest.mark.at_once(
+    "FairClassifier-changes2",
+    "LassoClassifier-changes1",
+    "LassoClassifier-changes2",
+    "LogisticRegression-changes3",
+    "RobustClassifier-changes3",
+)
 @pytest.mark.parametrize("changes", LINEAR)
 @pytest.mark.parametrize("kind", [*CLASSIFIERS, FairClassifier])
 def test_scores_are_linear_by_default_and_where_rows_are_not_divided(kind: Any, changes: Any) -> None:
@@ -65,6 +71,9 @@ def test_scores_are_linear_by_default_and_where_rows_are_not_divided(kind: Any, 
     assert "divided by the length of the record's scaled row" not in model.privacy_.model.meaning
 
 
+@pytest.mark.at_once(
+    "FairClassifier-changes0", "LinearSVC-changes1", "LinearSVC-changes2", "LogisticRegression-changes0"
+)
 @pytest.mark.parametrize("changes", BY_LENGTH)
 @pytest.mark.parametrize("kind", [LogisticRegression, LinearSVC, FairClassifier])
 def test_elsewhere_scores_are_divided_by_the_length_of_each_row(kind: Any, changes: Any) -> None:
@@ -74,6 +83,7 @@ def test_elsewhere_scores_are_divided_by_the_length_of_each_row(kind: Any, chang
     assert "divided by the length of the record's scaled row" in model.privacy_.model.meaning
 
 
+@pytest.mark.later("changes0")
 @pytest.mark.parametrize("changes", [{}, {"row_bound": "unit"}, {"row_bound": 2.0}])
 def test_several_classes_have_the_same_formulas(changes: Any) -> None:
     model, X = three_classes(LogisticRegression, **changes)
@@ -82,6 +92,7 @@ def test_several_classes_have_the_same_formulas(changes: Any) -> None:
     assert (model.row_lengths_ is None) == (changes != {"row_bound": "unit"})
 
 
+@pytest.mark.at_once("PoissonRegressor", "RobustRegressor")
 @pytest.mark.parametrize("kind", REGRESSORS)
 def test_predictions_of_a_regression_are_linear_or_the_exponential_of_that(kind: Any) -> None:
     model, X = fitted(kind, solver=FEW_STEPS)
@@ -90,6 +101,17 @@ def test_predictions_of_a_regression_are_linear_or_the_exponential_of_that(kind:
     np.testing.assert_allclose(model.predict(X), expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.at_once(
+    "HuberRegressor-solver6",
+    "LassoClassifier-solver3",
+    "LassoRegressor-solver10",
+    "LinearRegression-solver4",
+    "LinearSVC-solver12",
+    "PoissonRegressor-solver8",
+    "QuantileRegressor-solver7",
+    "Ridge-solver5",
+    "RobustClassifier-solver2",
+)
 @pytest.mark.parametrize(
     ("kind", "solver"),
     [
@@ -107,6 +129,7 @@ def test_a_coefficient_is_per_unit_of_its_column(kind: Any, solver: Any) -> None
     np.testing.assert_allclose(scaled.intercept_, plain.intercept_, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.later("HuberRegressor", "LassoRegressor", "RobustRegressor")
 @pytest.mark.parametrize("kind", [kind for kind in REGRESSORS if kind is not PoissonRegressor])
 def test_a_coefficient_of_a_regression_is_in_units_of_the_target(kind: Any) -> None:
     X, y = toy_data(kind)
@@ -118,6 +141,7 @@ def test_a_coefficient_of_a_regression_is_in_units_of_the_target(kind: Any) -> N
     np.testing.assert_allclose(scaled.intercept_, 8.0 * plain.intercept_, rtol=1e-6)
 
 
+@pytest.mark.later("options0")
 @pytest.mark.parametrize("options", [{}, {"row_bound": 2.0}])
 def test_coefficients_are_log_odds(options: Any) -> None:
     generator = np.random.default_rng(0)
@@ -132,6 +156,7 @@ def test_coefficients_are_log_odds(options: Any) -> None:
         assert np.mean(y[inside]) == pytest.approx(np.mean(chances[inside]), abs=0.02)
 
 
+@pytest.mark.audit
 def test_a_candidate_of_a_search_divides_rows_as_its_own_rule_says() -> None:
     X, y = toy_data()
     model = LogisticRegression(bounds=(-1.0, 1.0), classes=[0, 1], solver=WHITENED)

@@ -184,6 +184,7 @@ def fitted(fit: Callable[[], bytes], make: Callable[[Units], Engine]) -> tuple[b
     return found, [transcript.to_json(values=True) for transcript in transcripts], max(parts)
 
 
+@pytest.mark.at_once("SyntheticData")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in AT_ONCE else (pytest.mark.audit,)) for name in FITS]
 )

@@ -43,6 +43,7 @@ def worst_loss(fitted, features, labels, groups):
     return max(np.mean(each[groups == value]) for value in VALUES)
 
 
+@pytest.mark.audit
 def test_the_worst_group_is_better_off_than_after_a_private_plain_fit():
     fresh = records(seed=1)
     fair = model(solver="auto").fit(X, Y, sensitive_features=G)
@@ -57,6 +58,7 @@ def test_the_worst_group_is_better_off_than_after_a_private_plain_fit():
     assert set(fair.predict(X[:9])) <= {"no", "yes"}
 
 
+@pytest.mark.at_once("features3", "features4")
 @pytest.mark.parametrize(
     "features",
     [list(G), pd.Series(G, dtype="category"), pd.DataFrame({"group": G}), {"group": G}, G.astype(object)],
@@ -66,6 +68,7 @@ def test_every_form_of_sensitive_features_is_the_same_fit(features):
     np.testing.assert_array_equal(fitted.coef_, model().fit(X, Y, sensitive_features=G).coef_)
 
 
+@pytest.mark.audit
 def test_several_columns_and_names_of_columns_combine():
     codes = np.asarray([VALUES.index(value) for value in G])
     frame = pd.DataFrame(X, columns=list("wxyz")).assign(low=(codes > 0) * 1.0, high=(codes > 1) * 1.0)
@@ -118,6 +121,7 @@ def test_released_shares_and_losses_are_paid_for():
     assert "released by a noisy histogram" in fitted.privacy_.to_json()
 
 
+@pytest.mark.audit
 def test_cvar_caps_the_weights_at_the_share_over_alpha():
     fitted = model(objective="cvar", cvar_alpha=0.5, solver="auto").fit(X, Y, sensitive_features=G)
     assert np.all(fitted.group_weights_ <= np.asarray(SHARES) / 0.5 + 1e-9)
@@ -125,6 +129,7 @@ def test_cvar_caps_the_weights_at_the_share_over_alpha():
     np.testing.assert_allclose(everybody.group_weights_, [SHARES] * 5, rtol=1e-9)
 
 
+@pytest.mark.audit
 def test_an_l1_radius_gives_a_fit_within_it():
     fitted = model(solver="auto", l1_radius=1.5).fit(X, Y, sensitive_features=G)
     assert fitted.plan_.solver == "worst-group-descent"
@@ -140,6 +145,7 @@ def test_users_are_protected_whole():
     assert fitted.privacy_.epsilon <= 2.0
 
 
+@pytest.mark.audit
 def test_the_report_shows_the_weights_by_name_and_survives_a_file():
     fitted = model(report_groups=0.1).fit(X, Y, sensitive_features=G)
     (picture,) = fitted.privacy_.pictures

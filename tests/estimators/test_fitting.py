@@ -34,6 +34,7 @@ from privopt.ledger.account import Account
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 
 
+@pytest.mark.at_once("LinearRegression", "LinearSVC", "Ridge")
 @pytest.mark.parametrize("kind", EVERY_ESTIMATOR)
 def test_a_fit_costs_what_was_asked_for_and_sets_what_scikit_learn_users_expect(kind: Any) -> None:
     X, y = toy_data(kind)
@@ -48,7 +49,7 @@ def test_a_fit_costs_what_was_asked_for_and_sets_what_scikit_learn_users_expect(
     assert model.coef_.shape == ((1, WIDTH) if hasattr(model, "classes_") else (WIDTH,))
 
 
-@pytest.mark.later("LogisticRegression")
+@pytest.mark.at_once("LassoRegressor")
 @pytest.mark.parametrize("kind", EVERY_ESTIMATOR)
 def test_the_plan_is_the_one_that_is_announced_without_data(kind: Any) -> None:
     model = configured(kind, solver="auto").fit(*toy_data(kind))
@@ -71,6 +72,7 @@ def test_little_noise_finds_the_signal() -> None:
     )
 
 
+@pytest.mark.at_once("LassoClassifier", "LassoRegressor", "LinearRegression")
 @pytest.mark.parametrize("kind", EVERY_ESTIMATOR)
 def test_a_fitted_model_pickles_without_data(kind: Any) -> None:
     X, y = toy_data(kind)
@@ -125,6 +127,7 @@ def test_labels_read_off_y_are_declared_in_the_report() -> None:
     assert any("Longest scaled row, given by the user: 2" in sentence for sentence in given.privacy_.declared)
 
 
+@pytest.mark.at_once("HuberRegressor", "QuantileRegressor", "Ridge")
 @pytest.mark.parametrize("kind", EVERY_ESTIMATOR)
 def test_sparse_rows_give_what_dense_rows_give(kind: Any) -> None:
     X, y = toy_data(kind)
@@ -215,6 +218,7 @@ def test_an_account_that_stayed_behind_is_missed_by_later_copies_too() -> None:
         again.fit(X, y)
 
 
+@pytest.mark.audit
 def test_any_solver_can_be_given() -> None:
     X, y = toy_data()
     sampled = StochasticGradientDescent(steps=30, rate=0.2)
@@ -418,6 +422,7 @@ def test_nothing_of_the_data_stays_in_a_fitted_model() -> None:
     assert not {"curator", "units", "result", "transcript"} & {name.strip("_") for name in vars(model)}
 
 
+@pytest.mark.at_once("HuberRegressor", "LinearRegression", "Ridge")
 @pytest.mark.parametrize("kind", PENALISED)
 def test_the_report_says_what_the_coefficients_are_and_what_became_of_long_rows(kind: Any) -> None:
     X, y = toy_data(kind)

@@ -95,6 +95,7 @@ def test_several_columns_are_joined_and_users_are_protected_as_wholes(folder: Pa
     assert np.allclose(weights[0], arrays.group_weights_[0][::-1])
 
 
+@pytest.mark.audit
 def test_some_of_the_groups_may_be_declared_or_none(folder: Path) -> None:
     table = Table.open(folder, SCHEMA)
     one = FairClassifier(**OPTIONS, sensitive_values=["m"]).fit(table, sensitive_features="sex")

@@ -43,9 +43,7 @@ def noise(n: int, epsilon: float) -> float:
     return 0.0 if math.isinf(epsilon) else 2.0 / (n * gaussian_mu(epsilon, 1.0 / n**2) * math.sqrt(0.1))
 
 
-@pytest.mark.later(
-    "1.0-10.0-0.06", "1.0-10.0-0.4", "1.0-None-0.06", "10.0-10.0-0.4", "10.0-None-0.06", "10.0-None-0.4"
-)
+@pytest.mark.at_once("10.0-10.0-0.06")
 @pytest.mark.parametrize("rate", [0.06, 0.4])
 @pytest.mark.parametrize("alpha", [None, 10.0])
 @pytest.mark.parametrize("epsilon", [1.0, 10.0])
@@ -55,6 +53,7 @@ def test_the_mean_probability_is_the_rate_within_the_noise(rate, alpha, epsilon)
     assert abs(np.mean(errors)) <= 3.0 * noise(len(y), epsilon) / math.sqrt(2.0) + LEAST_CLIP_BIAS
 
 
+@pytest.mark.later("None")
 @pytest.mark.parametrize("alpha", [None, 10.0])
 def test_without_noise_it_is_the_rate(alpha):
     X, y = made_up(0.06, n=2_000)

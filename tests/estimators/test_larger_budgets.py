@@ -109,6 +109,7 @@ def allowed(best: float, share: float = 0.005) -> float:
     return best + max(share * best, 1e-3)
 
 
+@pytest.mark.audit
 def test_on_a_long_tail_a_large_budget_ends_at_the_optimum():
     judged = Judged(LONG_TAIL)
     best = judged.optimum()

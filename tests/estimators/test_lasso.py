@@ -36,6 +36,7 @@ def classifier(**changes: Any) -> LassoClassifier:
     return LassoClassifier(**(COMMON | {"classes": [-1, 1], "radius": 3.0} | changes))
 
 
+@pytest.mark.audit
 def test_few_features_are_selected_and_the_true_ones_among_them() -> None:
     rows, _, scores = signs()
     model = classifier().fit(rows, labels_of(scores))
@@ -48,6 +49,7 @@ def test_few_features_are_selected_and_the_true_ones_among_them() -> None:
     assert model.privacy_.epsilon <= 2.0
 
 
+@pytest.mark.audit
 def test_sparse_rows_give_the_same_model_as_dense_ones() -> None:
     rows, _, scores = signs(1500)
     rows = rows * (np.random.default_rng(1).random(rows.shape) < 0.1)
@@ -71,6 +73,7 @@ def test_rows_are_not_shortened_and_the_radius_is_that_of_the_scaled_weights() -
     assert units.public == setup.public
 
 
+@pytest.mark.later("given0")
 @pytest.mark.parametrize("given", [{"l1_radius": 3.0}, {"l1_radius": 3.0, "row_bound": "entries"}])
 def test_a_logistic_regression_on_the_ball_is_the_same_model(given: Any) -> None:
     rows, _, scores = signs(1500)
@@ -88,6 +91,7 @@ def test_the_rule_for_entries_is_open_to_every_model() -> None:
     assert LogisticRegression(**COMMON, classes=[-1, 1])._setup(shape, None).public.entry_bound is None
 
 
+@pytest.mark.audit
 def test_the_refit_finds_weights_nearer_to_the_truth() -> None:
     rows, truth, scores = signs(8000)
     labels = labels_of(scores)
@@ -98,6 +102,7 @@ def test_the_refit_finds_weights_nearer_to_the_truth() -> None:
     assert away[1] < 0.8 * away[0]
 
 
+@pytest.mark.audit
 def test_a_single_pass_reads_every_record_once_and_has_the_intercept_in_the_ball() -> None:
     rows, _, scores = signs(8000)
     model = classifier(single_pass=True, epsilon=4.0).fit(rows, labels_of(scores))
@@ -167,6 +172,7 @@ def test_another_solver_may_be_given_and_the_support_is_not_there_before_a_fit()
     assert not hasattr(model, "support_")
 
 
+@pytest.mark.audit
 def test_a_search_may_vary_the_radius() -> None:
     rows, _, scores = signs(1500)
     model = LassoClassifier(bounds=(-1, 1), classes=[-1, 1])

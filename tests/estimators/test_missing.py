@@ -36,7 +36,7 @@ FORMS: dict[str, Any] = {
 }
 
 
-@pytest.mark.later("an array")
+@pytest.mark.at_once("texts in a list")
 @pytest.mark.parametrize("form", FORMS)
 def test_a_missing_feature_counts_as_the_middle_of_its_bounds(form: str) -> None:
     expected, model = classifier().fit(FILLED, Y), classifier().fit(FORMS[form], Y)
@@ -129,6 +129,7 @@ def test_a_masked_target_counts_as_missing() -> None:
     np.testing.assert_array_equal(units.private_present, ~HOLES.any(axis=1))
 
 
+@pytest.mark.at_once("<lambda>1-classes0", "<lambda>5-classes2")
 @pytest.mark.parametrize("classes", [[0, 1], [False, True], ["0", "1"], [0.0, 1.0]])
 @pytest.mark.parametrize(
     "form",

@@ -61,6 +61,7 @@ def test_logistic_regression_of_two_classes() -> None:
     np.testing.assert_allclose(model.predict_proba(X), reference.predict_proba(scaled(X)), atol=1e-4)
 
 
+@pytest.mark.audit
 def test_logistic_regression_of_three_classes() -> None:
     X, _ = toy_data()
     y = np.array(["low", "mid", "top"])[np.digitize(X[:, 0] + 0.3 * X[:, 1], [-0.3, 0.3])]
@@ -75,6 +76,7 @@ def test_logistic_regression_of_three_classes() -> None:
     assert list(model.classes_) == ["low", "mid", "top"]
 
 
+@pytest.mark.audit
 def test_rows_of_length_one_where_they_are_divided() -> None:
     X, y = toy_data()
     rows = np.column_stack([scaled(X), np.ones(ROWS)])
@@ -92,6 +94,7 @@ def test_rows_of_length_one_where_they_are_divided() -> None:
     np.testing.assert_array_equal(model.predict(X), (X @ model.coef_[0] + model.intercept_ > 0).astype(int))
 
 
+@pytest.mark.audit
 def test_support_vectors_where_the_smooth_hinge_is_a_squared_hinge() -> None:
     # (1 + width - m)^2 / (4 width) with no margin below 1 - width: liblinear's squared hinge in units of 1 + width.
     X, y = toy_data()
@@ -115,12 +118,14 @@ def test_least_squares() -> None:
     assert model.score(X, y) == pytest.approx(reference.score(X, y), abs=1e-6)
 
 
+@pytest.mark.audit
 def test_ridge() -> None:
     X, y = toy_data(Ridge)
     reference = sklearn.linear_model.Ridge(alpha=ROWS * ALPHA).fit(scaled(X), y)
     same(exact(Ridge, alpha=ALPHA).fit(X, y), *unscaled(reference))
 
 
+@pytest.mark.audit
 def test_counts() -> None:
     X, y = toy_data(PoissonRegressor)
     reference = sklearn.linear_model.PoissonRegressor(alpha=ALPHA, tol=1e-10, max_iter=1000).fit(scaled(X), y)
@@ -129,6 +134,7 @@ def test_counts() -> None:
     assert model.score(X, y) == pytest.approx(reference.score(scaled(X), y), abs=1e-4)
 
 
+@pytest.mark.audit
 def test_the_median_has_the_pinball_loss_of_scikit_learns_linear_program() -> None:
     X, y = toy_data(QuantileRegressor)
     reference = sklearn.linear_model.QuantileRegressor(quantile=0.3, alpha=0.0).fit(X, y)
@@ -143,6 +149,7 @@ def test_the_median_has_the_pinball_loss_of_scikit_learns_linear_program() -> No
     )  # in units of half the target's width
 
 
+@pytest.mark.audit
 def test_huber_against_a_plain_reference() -> None:
     X, y = toy_data(HuberRegressor)  # scikit-learn's own estimates a scale as well: another model
     features, targets, threshold = scaled(X), (y - 3) / 3, 0.1

@@ -74,6 +74,7 @@ def as_scikit_learn_sees(X: NDArray[np.float64], y: Any) -> Any:
     return X, (y - 3.0) / 3.0
 
 
+@pytest.mark.later("1.0")
 @pytest.mark.parametrize("ratio", [1.0, 0.4])
 def test_without_noise_the_elastic_net_is_scikit_learns(ratio: float) -> None:
     X, y = toy_data(LinearRegression)
@@ -101,6 +102,19 @@ SPARSE = [
 ]
 
 
+@pytest.mark.at_once(
+    "HuberRegressor-elasticnet",
+    "LinearRegression-elasticnet",
+    "LinearSVC-l1",
+    "LogisticRegression-elasticnet",
+    "PoissonRegressor-elasticnet",
+    "QuantileRegressor-l1",
+    "Ridge-elasticnet",
+    "Ridge-group",
+    "RobustClassifier-elasticnet",
+    "RobustRegressor-elasticnet",
+    "RobustRegressor-l1",
+)
 @pytest.mark.parametrize("penalty", SPARSE, ids=lambda penalty: penalty["penalty"])
 @pytest.mark.parametrize("kind", PENALISED)
 def test_a_strong_sparse_penalty_leaves_exact_zeros_and_the_intercept(kind: Any, penalty: Any) -> None:
@@ -168,6 +182,7 @@ def test_the_report_and_the_model_tell_the_penalty() -> None:
     assert clone(model).penalty == "l1"
 
 
+@pytest.mark.audit
 def test_a_search_may_vary_the_penalty() -> None:
     X, y = toy_data(Ridge)
     estimator = Ridge(bounds=(-1, 1), target_bounds=(0, 6), solver=GradientDescent(steps=20))

@@ -77,6 +77,7 @@ def test_a_fit_outside_a_search_says_nothing_about_selection() -> None:
         assert len(cross_val_score(configured(LogisticRegression), X, y, cv=2)) == 2
 
 
+@pytest.mark.audit
 def test_a_private_search_ends_a_pipeline() -> None:
     data = table()
     search = PrivateSearchCV(
@@ -113,7 +114,7 @@ LEARNED_STEPS = {
 }
 
 
-@pytest.mark.later("StandardScaler")
+@pytest.mark.at_once("SelectKBest")
 @pytest.mark.parametrize("step", LEARNED_STEPS)
 def test_a_step_that_learned_from_the_records_is_named_and_not_private(step: str) -> None:
     X, y = toy_data()

@@ -26,9 +26,7 @@ def chosen(kind: Any = LogisticRegression, **changes: Any) -> Any:
     return configured(kind, **(penalty | {"alpha": "private", "alphas": GRID, "epsilon": 2.0} | changes))
 
 
-@pytest.mark.later(
-    "HuberRegressor", "LinearRegression", "PoissonRegressor", "QuantileRegressor", "RobustRegressor"
-)
+@pytest.mark.at_once("RobustClassifier")
 @pytest.mark.parametrize("kind", PENALISED)
 def test_the_choice_is_part_of_the_price(kind: Any) -> None:
     X, y = toy_data(kind)
@@ -70,7 +68,7 @@ def test_with_little_noise_the_better_strength_is_chosen() -> None:
     assert model.score(X, y) > 0.8
 
 
-@pytest.mark.later("auto-l1", "auto-l2")
+@pytest.mark.at_once("gradient-descent-l1")
 @pytest.mark.parametrize("penalty", ["l2", "l1"])
 @pytest.mark.parametrize("solver", ["auto", "gradient-descent"])
 def test_there_is_a_default_grid(penalty: str, solver: str) -> None:
@@ -127,6 +125,7 @@ def test_a_search_refuses_a_search_inside() -> None:
         PrivateSearchCV(estimator, {"alpha": [0.1, "private"]}, epsilon=1.0, delta=1e-6).fit(*toy_data())
 
 
+@pytest.mark.later("True")
 @pytest.mark.parametrize("refit", [True, False])
 def test_a_search_may_choose_the_solver(refit: bool) -> None:
     X, y = toy_data()

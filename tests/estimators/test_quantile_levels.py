@@ -95,6 +95,7 @@ def test_the_share_of_targets_below_the_fit_is_its_level(name, level, request):
         assert off < 4.0 * noise_of(epsilon) + 0.002
 
 
+@pytest.mark.audit
 def test_the_level_is_right_although_the_corner_is_smooth():
     features, targets = skewed()
     for level, epsilon in ((0.05, 1.0), (0.9, math.inf)):

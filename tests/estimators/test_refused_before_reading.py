@@ -36,6 +36,7 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EncodedRecords, "blocks", read)
 
 
+@pytest.mark.later("a search-ray", "strengths-ray")
 @pytest.mark.usefixtures("unread")
 @pytest.mark.parametrize("engine", ["stream", "ray"])
 @pytest.mark.parametrize("asked", ["a fit", "strengths", "a search"])

@@ -10,6 +10,7 @@ from privopt.problems import losses
 SETTINGS = {"epsilon": 2.0, "delta": 1e-6, "bounds": (-1.0, 1.0), "random_state": 0}
 
 
+@pytest.mark.audit
 def test_labels_that_are_surely_wrong_lead_the_logistic_model_astray_and_not_the_ramp() -> None:
     X = np.random.default_rng(0).uniform(-1, 1, (6000, 2))
     truth = (X[:, 0] > 0).astype(int)
@@ -75,6 +76,7 @@ def test_a_plan_names_the_default_and_predicts_nothing_from_convexity() -> None:
     assert "not convex" in plan.prediction
 
 
+@pytest.mark.audit
 def test_robust_models_are_chosen_among_by_a_private_search() -> None:
     X, y = toy_data(RobustClassifier)
     search = PrivateSearchCV(

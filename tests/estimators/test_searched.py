@@ -73,7 +73,7 @@ def watched() -> Watched:
     return Watched(epsilon=1.0, delta=1e-5, bounds=(-1, 1), classes=[0, 1], solver=GradientDescent(steps=2))
 
 
-@pytest.mark.later("RFECV", "TunedThresholdClassifierCV")
+@pytest.mark.at_once("cross_validate", "learning_curve")
 @pytest.mark.parametrize("caller", SEARCHES)
 def test_every_fit_that_a_listed_search_makes_is_marked_on_threads_too(caller: str) -> None:
     CALLERS[caller](watched(), *toy_data())

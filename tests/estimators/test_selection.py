@@ -43,6 +43,7 @@ def search(kind: Any = LogisticRegression, grid: Any = None, **changes: Any) -> 
     return PrivateSearchCV(estimator, grid or GRID, **({"epsilon": 2.0, "delta": 1e-5} | changes))
 
 
+@pytest.mark.later("True")
 @pytest.mark.parametrize("refit", [True, False])
 def test_the_whole_search_costs_what_was_asked_for(refit: bool) -> None:
     X, y = toy_data()
@@ -64,6 +65,7 @@ def test_the_plan_is_known_without_data() -> None:
     assert announced.event == found.plan_.event
 
 
+@pytest.mark.audit
 def test_with_little_noise_the_better_candidate_is_chosen_and_fitted_on_everything() -> None:
     X, y = toy_data(Ridge)
     found = search(Ridge, epsilon=300.0, delta=1e-2, random_state=0).fit(X, y)
@@ -79,7 +81,7 @@ def test_with_privacy_off_the_best_candidate_is_chosen() -> None:
     assert not found.privacy_.selection.private
 
 
-@pytest.mark.later("HuberRegressor", "LinearSVC")
+@pytest.mark.at_once("PoissonRegressor")
 @pytest.mark.parametrize("kind", [LinearSVC, HuberRegressor, QuantileRegressor, PoissonRegressor])
 def test_every_kind_of_estimator_can_be_searched(kind: Any) -> None:
     X, y = toy_data(kind)
@@ -95,6 +97,7 @@ def test_users_are_split_and_scored_as_wholes() -> None:
     assert (found.privacy_.unit, found.privacy_.n) == ("user", ROWS // 4)
 
 
+@pytest.mark.audit
 def test_add_or_remove_one_is_searched_on_a_nominal_number() -> None:
     X, y = toy_data()
     estimator = LogisticRegression(
@@ -197,6 +200,7 @@ def test_scores_are_the_mean_accuracy_of_each_model() -> None:
     np.testing.assert_allclose(scores_of(units, query) / ROWS + 0.5, expected, atol=1e-12)
 
 
+@pytest.mark.later("odd0-Relation.REPLACE_ONE")
 @pytest.mark.parametrize("relation", list(Relation))
 @pytest.mark.parametrize("odd", [[1.0, 1.0, 1.0], [np.nan, 0.0, 0.0], [1e30, -1e30, 0.0]])
 def test_one_unit_moves_the_scores_by_at_most_their_sensitivity(relation: Relation, odd: list[float]) -> None:

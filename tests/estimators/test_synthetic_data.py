@@ -193,6 +193,7 @@ def test_a_loud_error_is_noticed_before_it_is_paid_for():
         assert any("error of the model will be measured with noise" in one for one in plan.notices) == loud
 
 
+@pytest.mark.audit
 def test_of_a_file_only_the_described_columns_are_read(tmp_path):
     rows = table(500)
     rows.assign(diary="never read").to_csv(tmp_path / "table.csv", index=False)
@@ -205,6 +206,7 @@ def test_of_a_file_only_the_described_columns_are_read(tmp_path):
     np.testing.assert_allclose(by_name.marginal("sex")["share"], data.marginal("sex")["share"], atol=0.05)
 
 
+@pytest.mark.later("None")
 @pytest.mark.parametrize("groups", [None, "who"])
 def test_a_table_in_files_is_coded_block_by_block_as_in_one_piece(groups, tmp_path, monkeypatch):
     rows = table(300).assign(who=np.arange(300) % 97)
@@ -514,6 +516,7 @@ def test_columns_of_a_dictionary_are_read_alike_whatever_holds_them_and_whatever
         assert codes.tolist() == [[1, 0], [2, 1], [8 if last is None else 5, 0]]
 
 
+@pytest.mark.at_once("True-replace-one")
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 @pytest.mark.parametrize("required", [False, True])
 def test_columns_with_cells_that_cannot_be_read_are_named_at_no_further_price(

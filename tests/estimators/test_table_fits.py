@@ -118,6 +118,7 @@ def test_a_number_is_predicted_within_the_bounds_of_its_column(folder: Path) -> 
         model.predict(Table.open(folder / "texts", SCHEMA, features=["age"]))
 
 
+@pytest.mark.audit
 def test_minimize_takes_a_table_or_its_engine(folder: Path, arrays: Any) -> None:
     features, targets, _ = arrays
     table, budget = Table.open(folder / "four", SCHEMA), Budget(1.0, 1e-6)

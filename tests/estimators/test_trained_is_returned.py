@@ -95,7 +95,14 @@ def predictions(model: Any, setup: Setup, X: Any) -> Any:
     return setup.target.scaling.apply(model.predict(X))  # type: ignore[union-attr]
 
 
-@pytest.mark.later("FairClassifier-{}", "LogisticRegression-{'classes': [0, 1, 2]}", "LogisticRegression-{}")
+@pytest.mark.at_once(
+    "HuberRegressor-{}",
+    "LassoRegressor-{}",
+    "LinearSVC-{'row_bound': 'unit'}",
+    "LogisticRegression-{'alpha': 10.0}",
+    "RobustClassifier-{'row_bound': 'unit'}",
+    "RobustRegressor-{}",
+)
 @pytest.mark.parametrize(("kind", "changes"), CASES, ids=lambda case: getattr(case, "__name__", str(case)))
 def test_the_objective_of_the_predictions_is_that_of_the_parameters_found(kind, changes, monkeypatch):
     model, X, targets, setup, params = trained(kind, monkeypatch, **changes)

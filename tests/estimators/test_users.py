@@ -62,6 +62,15 @@ def model_of(kind: Any, way: str, **more: Any) -> Any:
 # ---- plans ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.at_once(
+    "LogisticRegression-by the root of their records-add-or-remove-one",
+    "LogisticRegression-one record each-add-or-remove-one",
+    "LogisticRegression-one record each-replace-one",
+    "Ridge-by their records-add-or-remove-one",
+    "Ridge-loose bounds-replace-one",
+    "Ridge-plain-add-or-remove-one",
+    "Ridge-plain-replace-one",
+)
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", [LogisticRegression, Ridge])
@@ -77,6 +86,7 @@ def test_what_was_planned_for_users_is_what_was_spent(kind: Any, way: str, relat
     assert np.all(np.isfinite(model.coef_))
 
 
+@pytest.mark.later("add-or-remove-one")
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_a_search_over_users_costs_what_was_planned(relation: str) -> None:
     base = configured(LogisticRegression, epsilon=None, delta=None, **RELATIONS[relation])
@@ -87,6 +97,7 @@ def test_a_search_over_users_costs_what_was_planned(relation: str) -> None:
     assert search.privacy_.count == announced.releases
 
 
+@pytest.mark.at_once("HuberRegressor")
 @pytest.mark.parametrize("kind", EVERY_ESTIMATOR)
 def test_every_estimator_takes_keys_of_several_columns(kind: Any) -> None:
     X, y = toy_data(kind)
@@ -173,6 +184,41 @@ FRONT_ENDS: dict[str, Fit] = {way: by_estimator(way) for way in WAYS}
 FRONT_ENDS |= {"a search": by_search, "a regression": by_regression, "minimize": by_minimize}
 
 
+@pytest.mark.at_once(
+    "1e30-by the root of their records-replace-one",
+    "1e30-by their records-replace-one",
+    "1e30-plain-replace-one",
+    "NaN-a regression-add-or-remove-one",
+    "NaN-a regression-replace-one",
+    "NaN-by the root of their records-add-or-remove-one",
+    "NaN-by the root of their records-replace-one",
+    "NaN-by their records-replace-one",
+    "NaN-one record each-add-or-remove-one",
+    "NaN-plain-add-or-remove-one",
+    "labels that are NaN-a regression-add-or-remove-one",
+    "labels that are NaN-by their records-add-or-remove-one",
+    "labels that are NaN-by their records-replace-one",
+    "labels that are NaN-one record each-add-or-remove-one",
+    "labels that are NaN-plain-add-or-remove-one",
+    "nobody-a regression-add-or-remove-one",
+    "nobody-by the root of their records-add-or-remove-one",
+    "ten thousand records-by the root of their records-replace-one",
+    "ten thousand records-by their records-add-or-remove-one",
+    "ten thousand records-loose bounds-replace-one",
+    "ten thousand records-plain-add-or-remove-one",
+    "ten thousand records-plain-replace-one",
+    "the opposite-by their records-add-or-remove-one",
+    "the opposite-by their records-replace-one",
+    "the opposite-one record each-add-or-remove-one",
+    "the opposite-one record each-replace-one",
+    "the opposite-plain-add-or-remove-one",
+    "the opposite-plain-replace-one",
+    "wrong labels-by the root of their records-replace-one",
+    "wrong labels-by their records-add-or-remove-one",
+    "wrong labels-loose bounds-replace-one",
+    "wrong labels-one record each-add-or-remove-one",
+    "wrong labels-one record each-replace-one",
+)
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("front_end", FRONT_ENDS)
 @pytest.mark.parametrize("hostile", EVERYBODY)
@@ -196,6 +242,7 @@ def test_the_audit_sees_a_user_who_moves_as_much_as_the_clip_allows(way: str) ->
     assert 0.2 < max(moved for _, moved in moves) <= SLACK
 
 
+@pytest.mark.at_once("ten thousand records")
 @pytest.mark.parametrize("hostile", EVERYBODY)
 def test_a_hostile_user_in_a_file_moves_no_statistic_by_more_than_its_sensitivity(
     hostile: str, tmp_path: Path
@@ -218,6 +265,16 @@ def test_a_hostile_user_in_a_file_moves_no_statistic_by_more_than_its_sensitivit
 # ---- nothing shows -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.at_once(
+    "auto-wrong labels",
+    "by the root of their records-labels that are NaN",
+    "by the root of their records-wrong labels",
+    "by their records-ten thousand records",
+    "loose bounds-1e30",
+    "loose bounds-NaN",
+    "one record each-nobody",
+    "plain-the opposite",
+)
 @pytest.mark.parametrize("hostile", EVERYBODY)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_hostile_user_changes_nothing_that_shows(hostile: str, way: str) -> None:
@@ -258,6 +315,7 @@ def test_the_order_of_rows_does_not_matter_where_all_records_of_a_user_are_used(
         np.testing.assert_allclose(seeded.fit(X[rows], y[rows], groups=KEYS[rows]).coef_, expected, rtol=1e-9)
 
 
+@pytest.mark.later("a private strength")
 @pytest.mark.parametrize("way", ["a private strength", "loose bounds"])
 def test_a_fit_of_several_stages_uses_the_same_records_of_a_user_in_all_of_them(
     way: str, monkeypatch: pytest.MonkeyPatch
@@ -324,6 +382,7 @@ def over_the_constant(users: int, mean: float, columns: int, epsilon: float, see
     return deviances[0] / deviances[1]
 
 
+@pytest.mark.audit
 def test_counts_of_a_few_hundred_users_are_predicted_better_than_by_their_mean():
     assert over_the_constant(300, 3.0, 12, epsilon=1.0, seed=0) <= 1.0
 

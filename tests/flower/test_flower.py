@@ -97,14 +97,7 @@ CASES = {
 }
 
 
-@pytest.mark.later(
-    "classes-replace-one",
-    "federated averaging-replace-one",
-    "numbers, intercept, ridge-add-or-remove-one",
-    "sampled-replace-one",
-    "user gradient descent-replace-one",
-    "whitened-add-or-remove-one",
-)
+@pytest.mark.at_once("gradient descent-add-or-remove-one")
 @pytest.mark.parametrize(("name", "relation"), in_turn(CASES, RELATIONS))
 def test_a_federated_run_has_the_releases_of_the_run_in_one_process(name, relation):
     server, public = CASES[name]
@@ -125,6 +118,7 @@ def test_a_federated_run_has_the_releases_of_the_run_in_one_process(name, relati
     assert found.plan.event == expected.plan.event
 
 
+@pytest.mark.audit
 def test_a_function_of_ones_own_takes_its_parameters_by_name():
     start = {"slope": np.zeros(D), "offset": np.zeros(())}
     initial = ArrayRecord({name: Array(value) for name, value in start.items()})
@@ -238,6 +232,7 @@ def engine_of(grid, relation, ids=IDS):
     return ReceivingEngine(run.public, Nodes(grid, ids, settings, timeout=1.0))
 
 
+@pytest.mark.at_once("silent-replace-one")
 @pytest.mark.parametrize(("mischief", "relation"), in_turn(MISCHIEF, RELATIONS))
 def test_a_node_moves_a_mean_by_at_most_the_sensitivity_whatever_it_answers(mischief, relation):
     data, bad = people(), 5
@@ -268,15 +263,7 @@ def test_a_node_moves_a_mean_by_at_most_the_sensitivity_whatever_it_answers(misc
 SOLVERS = {"descent": UserGradientDescent(steps=4), "averaging": AVERAGING}
 
 
-@pytest.mark.later(
-    "boasting-descent",
-    "empty-descent",
-    "huge-descent",
-    "nan-descent",
-    "no array-descent",
-    "silent-descent",
-    "wrong type-descent",
-)
+@pytest.mark.at_once("doubled, then huge-averaging", "no message-averaging")
 @pytest.mark.parametrize(("mischief", "solver"), in_turn(MISCHIEF, SOLVERS))
 def test_a_run_ends_as_planned_though_every_node_misbehaves(mischief, solver):
     grid = in_process(people(), tamper=lambda node, reply: MISCHIEF[mischief](reply))
@@ -287,6 +274,7 @@ def test_a_run_ends_as_planned_though_every_node_misbehaves(mischief, solver):
     assert result.transcript.epsilon(BUDGET.delta) <= BUDGET.epsilon
 
 
+@pytest.mark.audit
 def test_a_node_whose_app_fails_counts_as_zero():
     data = people()
     data[3] = (np.ones((2, D + 1)), np.ones(2))  # columns that the public numbers know nothing of
@@ -295,6 +283,7 @@ def test_a_node_whose_app_fails_counts_as_zero():
     same_releases(result, strategy().start(in_process(data), record(np.zeros(D))).private)
 
 
+@pytest.mark.audit
 def test_a_stranger_is_not_counted():
     data = people()
 
@@ -320,6 +309,7 @@ def asked_nodes(run, data, ids):
     return asked
 
 
+@pytest.mark.audit
 def test_of_more_nodes_than_people_the_first_take_part_where_the_nodes_are_public():
     assert asked_nodes(strategy(n=20), people(), IDS[::-1]) == set(IDS[:20])
 
@@ -329,6 +319,7 @@ def test_everybody_takes_part_where_people_come_and_go():
     assert asked_nodes(strategy(n=20, relation="add-or-remove-one"), people(), IDS) == set(IDS)
 
 
+@pytest.mark.at_once("0", "1", "19")
 @pytest.mark.parametrize("count", [0, 1, 19, 20, 21, 39, 40])
 def test_one_who_comes_changes_their_own_part_alone(count):
     data, ids = people() + people(seed=1), list(range(2 * N))
@@ -380,6 +371,7 @@ def seconds_of(monkeypatch, run, data, *, slow=(), silent=(), timeout=6.0):
     return clock.now
 
 
+@pytest.mark.audit
 def test_who_is_there_does_not_show_in_how_long_a_run_waits(monkeypatch):
     waits = {
         seconds_of(monkeypatch, strategy(relation="add-or-remove-one", wait_seconds=5.0), people()[:count])
@@ -392,6 +384,7 @@ def test_nobody_is_waited_for_unless_asked(monkeypatch):
     assert seconds_of(monkeypatch, strategy(relation="add-or-remove-one"), []) == 0.0
 
 
+@pytest.mark.audit
 def test_where_nodes_are_public_a_run_waits_for_them(monkeypatch):
     assert seconds_of(monkeypatch, strategy(least_nodes=N, wait_seconds=5.0), people()) == 5.0
     assert seconds_of(monkeypatch, strategy(least_nodes=N, wait_seconds=5.0), people()[1:]) == 11.0

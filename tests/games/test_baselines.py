@@ -200,7 +200,7 @@ def dominated(n=400):
     return game, Units.from_arrays(np.tile(row, (n, 1)), row_bound=game.row_bound)
 
 
-@pytest.mark.later("noisy-extragradient")
+@pytest.mark.later("noisy-extragradient", "saddle-gradient-descent", "sampled-dual-averaging")
 @pytest.mark.parametrize(
     "solver",
     [

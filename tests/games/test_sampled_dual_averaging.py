@@ -231,6 +231,7 @@ def test_without_two_steps_the_trivial_gap_is_predicted():
         assert "uniform" in meaning
 
 
+@pytest.mark.audit
 def test_nothing_is_predicted_of_steps_that_nobody_measured():
     usual, _ = typical(SampledDualAveraging())
     assert 0 < usual < 0.1

@@ -21,7 +21,8 @@ SHARES: Mapping[str, Parts] = {
     "solvers, one half": (("solvers", 0, 2),),
     "solvers, the other half": (("solvers", 1, 2),),
     "fits": (("fits", 0, 1),),
-    "plans": (("model_plans", 0, 1), ("solver_plans", 0, 1)),
+    "plans, one half": (("model_plans", 0, 2), ("solver_plans", 0, 2)),
+    "plans, the other half": (("model_plans", 1, 2), ("solver_plans", 1, 2)),
     "games and synthesizers": (("games", 0, 1), ("synthesizers", 0, 1)),
     "commands": (("commands", 0, 1),),
 }

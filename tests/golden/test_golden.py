@@ -14,6 +14,7 @@ LINE: dict[str, Any] = {
 }
 
 
+@pytest.mark.later("solvers, the other half", "plans, the other half")
 @pytest.mark.parametrize("share", runs.SHARES)
 def test_golden_lines_are_unchanged(share: str) -> None:
     made = runs.make(runs.SHARES[share])

@@ -190,6 +190,7 @@ def test_a_price_is_monotone_in_its_other_argument(relation: Relation) -> None:
         assert all(later <= earlier for earlier, later in itertools.pairwise(deltas))
 
 
+@pytest.mark.later("event31-Relation.ADD_OR_REMOVE_ONE")
 @pytest.mark.parametrize(("event", "relation"), PRICED)
 def test_listing_an_event_costs_what_repeating_it_costs(event: Event, relation: Relation) -> None:
     prices = [

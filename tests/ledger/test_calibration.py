@@ -64,7 +64,7 @@ def test_gaussian_calibration_proves_itself_over_eight_decades(target: float, at
     assert pure == pytest.approx(3 / target, rel=1e-7)
 
 
-@pytest.mark.later("8.0-poisson add", "8.0-poisson replace")
+@pytest.mark.later("1.0-poisson add", "1.0-poisson replace", "8.0-poisson add", "8.0-poisson replace")
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("target", [0.03, 1.0, 8.0])
 def test_calibration_proves_itself_with_every_accountant(name: str, target: float) -> None:
@@ -106,7 +106,7 @@ def test_objective_perturbation_has_its_reference_noise(
     assert relation.factor * multiplier == pytest.approx(sigma, rel=2e-8)
 
 
-@pytest.mark.later("8.0-poisson add")
+@pytest.mark.later("1.0-poisson add", "8.0-poisson add", "8.0-poisson replace", "8.0-whitened objective")
 @pytest.mark.parametrize("name", ["poisson add", "poisson replace", "whitened objective", "folded objective"])
 @pytest.mark.parametrize("target", [0.1, 1.0, 8.0])
 def test_calibration_proves_itself_at_one_over_n_squared(name: str, target: float) -> None:

@@ -45,17 +45,7 @@ def exact_delta(event: ShiftedGaussianEvent, mu: float, at: float) -> float:
     return total + curve.joint_mass * atoms
 
 
-@pytest.mark.later(
-    "0.05-event0",
-    "0.05-event1",
-    "0.05-event4",
-    "0.05-event5",
-    "1.0-event0",
-    "1.0-event1",
-    "1.0-event2",
-    "1.0-event4",
-    "1.0-event5",
-)
+@pytest.mark.at_once("0.05-event2")
 @pytest.mark.parametrize("event", EVENTS)
 @pytest.mark.parametrize("mu", [0.05, 1.0])
 def test_the_sum_is_above_the_integral_and_close(event: ShiftedGaussianEvent, mu: float) -> None:

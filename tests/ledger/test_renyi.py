@@ -31,7 +31,7 @@ def by_quadrature(p: Pair, q: Pair, stddev: float, order: float) -> float:
     return math.log(total) / (order - 1)
 
 
-@pytest.mark.later("0.3-0.8")
+@pytest.mark.at_once("0.01-3.0")
 @pytest.mark.parametrize("stddev", [0.8, 3.0])
 @pytest.mark.parametrize("rate", [0.3, 0.01])
 def test_the_trapezoid_is_the_integral(stddev: float, rate: float) -> None:
@@ -68,6 +68,7 @@ def test_too_much_work_is_an_infinite_bound_and_never_a_wrong_one() -> None:
     assert epsilon(Repeated(SampledEvent(Poisson(0.01), GaussianEvent(0.01)), 100), 1e-12, REPLACE) > 100
 
 
+@pytest.mark.later("1e-05-0.5", "1e-05-6.0")
 @pytest.mark.parametrize("multiplier", [0.5, 1.35, 6.0])
 @pytest.mark.parametrize("at", [1e-5, 1e-9])
 def test_it_is_above_the_loss_distribution_and_close(multiplier: float, at: float) -> None:

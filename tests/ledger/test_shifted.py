@@ -115,6 +115,7 @@ def least_density_mass(centres: list[tuple[float, NDArray[np.float64]]]) -> floa
     return float(np.exp(np.min(logs, axis=0)).sum() * (axis[1] - axis[0]) ** 2 / (2 * math.pi))
 
 
+@pytest.mark.at_once("0.05-2.0", "0.5-0.3", "1.5-8.0", "4.0-0.0")
 @pytest.mark.parametrize(("k", "excess"), [*itertools.product([0.05, 0.5, 1.5, 4.0], [0.0, 0.3, 2.0, 8.0])])
 def test_aligned_rows_are_the_worst_case_of_replacing_one(k: float, excess: float) -> None:
     aligned = gaussian_delta(2 * k, excess)

@@ -84,6 +84,7 @@ def test_the_whole_stream_costs_both_epsilons() -> None:
     assert AboveThreshold(1.0, math.inf, math.inf).event() == NonPrivateEvent()
 
 
+@pytest.mark.at_once("3.0")
 @pytest.mark.parametrize("distance", [0.0, 3.0, 9.0])
 def test_hits_have_the_probability_of_the_tail_and_of_no_other_scale(distance: float) -> None:
     noise, trials = NoiseSource(seed=50), 8000

@@ -34,6 +34,7 @@ def test_the_event_states_the_multiplier(kind: Any, event: Any, law: Any) -> Non
     assert pickle.loads(pickle.dumps(kind(1.5))) == kind(1.5)
 
 
+@pytest.mark.later("laplace")
 @BOTH
 def test_the_noise_has_its_scale_in_every_coordinate(kind: Any, event: Any, law: Any) -> None:
     noise = NoiseSource(seed=30)
@@ -54,6 +55,7 @@ def test_noise_is_independent_between_coordinates_and_releases(kind: Any, event:
     assert np.abs(correlation[:3]).max() < 4.5 / math.sqrt(4000)
 
 
+@pytest.mark.later("shape0-gaussian", "shape1-gaussian", "shape3-gaussian")
 @BOTH
 @pytest.mark.parametrize("shape", [(), (1,), (5,), (2, 3)])
 def test_release_is_draw_and_combine(kind: Any, event: Any, law: Any, shape: tuple[int, ...]) -> None:

@@ -78,6 +78,7 @@ sys.stdout.write(json.dumps([all_of_it(), child]))
 """
 
 
+@pytest.mark.audit
 def test_a_grandchild_of_the_same_number_has_other_noise_and_spends_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", GRANDCHILD], capture_output=True, text=True, check=True)
     ours, theirs = json.loads(done.stdout)

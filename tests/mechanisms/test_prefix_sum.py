@@ -85,6 +85,7 @@ def test_a_unit_in_one_item_is_hidden_as_by_one_gaussian_release(strategy: Strat
         assert distance == pytest.approx(np.linalg.norm(matrix[:, j]) / multiplier, rel=2e-4)  # of the grid
 
 
+@pytest.mark.at_once("independent", "square root", "tree")
 @every_strategy
 def test_the_noise_of_every_prefix_has_its_scale(strategy: Strategy) -> None:
     sensitivities = [0.02, 0.5, 0.5, 0.1, 1.0, 0.3, 2.0]

@@ -66,6 +66,7 @@ def exact_logs(probabilities: list[Fraction]) -> list[Decimal]:
 # Exactness -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.audit
 @settings(max_examples=12, deadline=None)
 @given(
     st.integers(1, 18).flatmap(
@@ -132,6 +133,7 @@ def test_numbers_that_are_not_finite_stop_nothing(odd: float) -> None:
 # Frequencies ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.later("3.0")
 @pytest.mark.parametrize("spread", [3.0, 60.0])
 def test_draws_have_softmax_frequencies_and_no_other_temperature(spread: float) -> None:
     generator = np.random.default_rng(70)
@@ -143,6 +145,7 @@ def test_draws_have_softmax_frequencies_and_no_other_temperature(spread: float) 
         assert p_value > LEVEL if accepted else p_value < LEVEL
 
 
+@pytest.mark.audit
 def test_draws_among_a_million_vertices_have_softmax_frequencies() -> None:
     generator = np.random.default_rng(73)
     scores = -60.0 * generator.random(10**6) ** 0.25

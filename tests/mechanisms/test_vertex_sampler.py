@@ -365,7 +365,7 @@ def transcript_probability(
     return probability
 
 
-@pytest.mark.later("pass-2-2.564", "pass-1-0.6973")
+@pytest.mark.at_once("full-2-1.43")
 @pytest.mark.parametrize(
     ("schedule", "factor", "expected"),
     [("full", 2, 1.430), ("full", 1, 0.3684), ("pass", 2, 2.564), ("pass", 1, 0.6973)],

@@ -75,7 +75,7 @@ def test_the_geometric_sum_is_a_sum(shrink, steps):
     assert geometric_sum(shrink, steps) == pytest.approx(sum((1 - shrink) ** k for k in range(steps)))
 
 
-@pytest.mark.later("problem3-replace-one")
+@pytest.mark.at_once("problem2-replace-one")
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize(
     "problem",

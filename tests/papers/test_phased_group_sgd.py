@@ -224,6 +224,17 @@ HOSTILE = {
 }
 
 
+@pytest.mark.later(
+    "clip-turned-replace-one",
+    "paper-turned-add-or-remove-one",
+    "stable-auto-huge-add-or-remove-one",
+    "stable-auto-many-add-or-remove-one",
+    "stable-auto-none-replace-one",
+    "stable-auto-not a number-replace-one",
+    "stable-auto-turned-replace-one",
+    "stable-huge-replace-one",
+    "stable-turned-add-or-remove-one",
+)
 @pytest.mark.parametrize(("mode", "kind", "relation"), in_turn(("clip", *MODES), HOSTILE, RELATIONS))
 def test_no_user_moves_a_release_by_more_than_its_sensitivity(mode, relation, kind):
     data = many_users()

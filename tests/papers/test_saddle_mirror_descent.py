@@ -88,7 +88,7 @@ def test_batches_are_as_the_schedule_says():
     assert list(falling) == sorted(falling, reverse=True)
 
 
-@pytest.mark.later("fresh-decreasing", "played-decreasing")
+@pytest.mark.at_once("fresh-epochs", "played-full", "played-paper", "played-single")
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("output", ["played", "fresh"])
 def test_every_schedule_keeps_to_the_budget(name, output):

@@ -129,7 +129,7 @@ def test_the_reference_run_with_noise_on_every_sum(count, steps, expected):
     np.testing.assert_allclose(result.params, expected, **CLOSE)
 
 
-@pytest.mark.later("1")
+@pytest.mark.at_once("8")
 @pytest.mark.parametrize("period", [1, 2, 3, 5, 8])
 def test_every_sum_of_every_period_carries_noise(period):
     """With independent unit vectors for normals: the covariance of the sums is B B^T, and no sum repeats another's."""

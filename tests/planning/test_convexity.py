@@ -60,6 +60,7 @@ def test_a_large_model_is_not_tried():
     assert not looks_convex(Problem(RecordLoss(CONVEX["squared"])), Public(n=10, d=1_000_000))
 
 
+@pytest.mark.later("largest entry", "logistic", "squared")
 @pytest.mark.parametrize("name", CONVEX)
 def test_only_corners_that_all_records_share_are_corners_of_the_mean(name):
     assert shares_corners(Problem(RecordLoss(CONVEX[name])), PUBLIC) == (name == "largest entry")

@@ -97,6 +97,7 @@ def test_the_magnitudes_leave_half_of_the_rest_to_the_descent():
     assert counts.level_share(small, 0.6) == pytest.approx(0.2)
 
 
+@pytest.mark.at_once("20000-5000.0")
 @pytest.mark.parametrize(("n", "largest"), [(4_000, 5_000.0), (20_000, 5_000.0), (100_000, 1e6)])
 def test_a_bound_far_above_the_counts_seldom_moves_their_level(n, largest):
     generator, stddev = np.random.default_rng(0), 8.0 * math.sqrt(2.0) / n

@@ -24,6 +24,11 @@ ONE_RELATION = [
 ]
 
 
+@pytest.mark.later(
+    "phased accelerated erm",
+    "phased accelerated erm, blocks, sampled",
+    "phased accelerated erm, own loss, ball",
+)
 @pytest.mark.parametrize(("case", "relation"), ONE_RELATION)
 def test_a_solver_holds_as_many_numbers_as_its_plan_says(case: Any, relation: str) -> None:
     public = as_units(*toy_arrays(case), relation, by_user=case.by_user).public

@@ -85,7 +85,7 @@ def test_nothing_is_said_without_noise_of_other_losses_or_of_what_is_not_finite(
     assert improvement_share(rule, np.eye(D), whole, losses.logistic, jnp.zeros((D, 3)), public) is None
 
 
-@pytest.mark.later("coin flips-2.0")
+@pytest.mark.at_once("constant-2.0", "numbers that are coin flips-8.0", "unreadable-8.0")
 @pytest.mark.parametrize("epsilon", [2.0, 8.0])
 @pytest.mark.parametrize("kind", ["coin flips", "constant", "unreadable", "numbers that are coin flips"])
 def test_of_targets_that_say_nothing_it_is_said_that_nothing_was_found(kind: str, epsilon: float) -> None:
@@ -102,6 +102,7 @@ def test_of_targets_that_say_nothing_it_is_said_that_nothing_was_found(kind: str
     assert found.value == 0.0
 
 
+@pytest.mark.audit
 def test_ranges_hold_on_twenty_problems_whose_share_is_known() -> None:
     found = summary(told(seed, sizes=(3_000,), widths=(6,)) for seed in range(400, 420))
     assert found["claimed"] <= 0.5  # of two
@@ -185,6 +186,7 @@ def test_other_losses_have_no_range_and_no_noise_has_no_error() -> None:
     assert IMPROVEMENT_SHARE not in plan.indicators
 
 
+@pytest.mark.audit
 def test_a_run_says_about_how_much_was_reached() -> None:
     generator = np.random.default_rng(3)
     features = generator.uniform(-1.0, 1.0, (N, D - 1))

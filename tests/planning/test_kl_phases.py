@@ -170,11 +170,12 @@ def test_a_gentle_condition_makes_finitely_many_plans():
     assert steps == sorted(steps)
 
 
-def test_no_plan_has_more_steps_than_it_has_events():
+@pytest.mark.parametrize("draws", [30, pytest.param(150, marks=pytest.mark.audit)])
+def test_no_plan_has_more_steps_than_it_has_events(draws):
     """With N fixed a long plan is cheaper than one that pays for its own events: it must be limited."""
     rng = np.random.default_rng(0)
     planned = 0
-    for _ in range(150):
+    for _ in range(draws):
         kappa, gamma, clip = rng.uniform(1, 2), 10 ** rng.uniform(-2, 2), 10 ** rng.uniform(-2, 2)
         growth = KL(gamma=gamma, kappa=kappa)
         planner = PhasePlanner(
@@ -192,7 +193,7 @@ def test_no_plan_has_more_steps_than_it_has_events():
         phases, events = planner.first_plan(growth.gap_within(clip), 10 ** rng.uniform(-4, 2))
         assert sum(phase.steps for phase in phases) <= events
         planned += bool(phases)
-    assert planned >= 30
+    assert planned >= draws // 5
     known = PhasePlanner(
         growth=KL(gamma=0.5, kappa=2.0),
         clip=1.0,

@@ -126,6 +126,7 @@ def test_auto_takes_accelerated_phases_for_users_where_the_loss_has_corners(loss
     assert choice.reason
 
 
+@pytest.mark.audit
 def test_accelerated_phases_are_ahead_of_whitened_descent_on_absolute_errors_of_users():
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(3000, 10))

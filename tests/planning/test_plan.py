@@ -126,6 +126,7 @@ def test_figures_are_short() -> None:
     ]
 
 
+@pytest.mark.audit
 def test_a_function_is_planned_from_the_shape_of_its_start() -> None:
     plans = privopt.plan(network, d=4, start=START, **BUDGET)
     assert plans.default.solver == "privately clipped o2nc"
@@ -190,6 +191,7 @@ def test_matrices_outweigh_the_passes_on_wide_rows_and_not_on_narrow_ones() -> N
     assert share(10) < 0.1 < 0.5 < share(511)
 
 
+@pytest.mark.audit
 def test_estimated_bounds_and_a_search_take_longer_than_one_fit() -> None:
     plain = model().plan(n_features=54, n=60_000).seconds
     assert model(bounds=None, loose_bounds=(-9, 9)).plan(n_features=54, n=60_000).seconds > 1.2 * plain

@@ -139,7 +139,7 @@ def test_the_command_says_what_the_schema_allows(folder: Path) -> None:
     assert "rows count as full, as a set of the schema has no max_active" in text
 
 
-@pytest.mark.later("memory-None", "memory-u")
+@pytest.mark.at_once("stream-u")
 @pytest.mark.parametrize("groups", [None, "u"])
 @pytest.mark.parametrize("engine", ["memory", "stream"])
 def test_a_fit_of_a_table_plans_what_it_stores(folder: Path, engine: Any, groups: str | None) -> None:

@@ -76,6 +76,7 @@ def test_ball_points_follow_the_stated_law_of_a_coordinate():
             assert np.mean(points[:, 0] <= place) == pytest.approx(share, abs=0.02)
 
 
+@pytest.mark.audit
 def test_lune_points_are_in_one_ball_and_outside_of_the_other():
     with double_precision():
         keys = jax.random.split(jax.random.key(3), 3000)

@@ -88,12 +88,12 @@ def some_points() -> np.ndarray:
     return points
 
 
-@pytest.mark.later(
-    "LpBall(radius=0.8, p=1.5)",
-    "LpBall(radius=1.0, p=2.0)",
-    "LpBall(radius=2.0, p=1.05)",
-    "Polytope(8 vertices in 5 dimensions)",
-    "Product(parts=((L1Ball(radius=1.0), 2), (Box(low=-1.0, high=2.0), 1), (Simplex(radius=0.5), 2)))",
+@pytest.mark.at_once(
+    "Box(low=(-1.0, 0.0, -0.2, 0.3, -2.0), high=(1.0, 0.0, 0.2, 0.5, 4.0))",
+    "Box(low=-0.5, high=1.0)",
+    "Box(low=0.0, high=inf)",
+    "L2Ball(radius=0.8)",
+    "Unconstrained()",
 )
 @every
 @given(left=vectors, right=vectors)

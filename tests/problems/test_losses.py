@@ -116,6 +116,12 @@ def test_huge_predictions_are_harmless(loss: ScalarLoss, targets: tuple[float, .
     assert np.all(np.abs(results[1]) <= loss.lipschitz)
 
 
+@pytest.mark.later(
+    "Logistic()-(-1.0, 1.0, -1.0, 1.0, -1.0)",
+    "Poisson(max_log_rate=-0.5, max_count=10.0)-(0.0, 0.3, 4.0, 10.0, 25.0)",
+    "Poisson(max_log_rate=2.0, max_count=10.0)-(0.0, 0.3, 4.0, 10.0, 25.0)",
+    "Quantile(level=0.9, smoothing=0.5)-(-3.0, -0.4, 0.0, 0.2, 1.3)",
+)
 @scalar
 def test_the_huberised_loss_is_convex_with_the_clipped_slope(
     loss: ScalarLoss, targets: tuple[float, ...]

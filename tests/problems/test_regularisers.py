@@ -59,6 +59,12 @@ def answer(regulariser: Regulariser, points: np.ndarray, step: float = 0.5) -> A
     return At(*(np.asarray(each)[: len(points)] for each in compiled(regulariser)(padded, step)))
 
 
+@pytest.mark.later(
+    "GroupLasso(strength=0.4, groups=((0, 1), (2, 3)), l1=0.2)",
+    "GroupLasso(strength=0.4, groups=((0, 2), (3,)), l1=0.0)",
+    "Ridge(strength=0.7, weights=(1.0, 0.0, 2.0, 0.5))",
+    "Ridge(strength=0.7, weights=None)",
+)
 @every
 @given(left=vectors, right=vectors)
 @example(left=np.zeros(SIZE), right=np.full(SIZE, 1e300))

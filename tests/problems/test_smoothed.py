@@ -92,7 +92,7 @@ def test_a_point_is_a_function_of_parameters_and_record():
     np.testing.assert_array_equal(left, right)
 
 
-@pytest.mark.later("Hinge()")
+@pytest.mark.at_once("Quantile(level=0.3, smoothing=0.0)")
 @pytest.mark.parametrize("loss", [losses.absolute(), losses.quantile(0.3), losses.hinge], ids=str)
 def test_the_gradient_is_unbiased_for_the_smoothed_loss(loss):
     """Against the closed form: z in a direction has density (1 - t^2)^((D - 1) / 2) over the ball."""
@@ -112,6 +112,7 @@ def test_the_gradient_is_unbiased_for_the_smoothed_loss(loss):
     assert np.max(np.abs(np.asarray(values) - plain)) <= radius * np.linalg.norm(row) + 1e-4
 
 
+@pytest.mark.audit
 def test_the_gradient_is_that_of_the_loss_at_the_shifted_point():
     def own(params, features, target):
         return jnp.sum(jnp.abs(params)) * target + jnp.abs(features @ params)
@@ -131,7 +132,7 @@ def test_a_radius_that_is_none_is_refused(radius):
         randomly_smoothed(losses.hinge, radius)
 
 
-@pytest.mark.later("dense-records", "dense-users")
+@pytest.mark.at_once("csr-records")
 @pytest.mark.parametrize("groups", [None, np.arange(60) // 3], ids=["records", "users"])
 @pytest.mark.parametrize("layout", ["dense", "csr"])
 def test_every_engine_sums_the_same_gradients_in_any_order(groups, layout):

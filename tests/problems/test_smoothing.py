@@ -48,7 +48,7 @@ def draws(dimension: int, count: int = 20_001) -> np.ndarray:
     return np.sign(shares - 0.5) * np.sqrt(square)
 
 
-@pytest.mark.later("Capped(cap=0.8, of='squared', level=0.5, width=0.2)")
+@pytest.mark.at_once("Quantile(level=0.2, smoothing=0.0)")
 @pytest.mark.parametrize("loss", sampled(AVERAGED, every=7), ids=str)
 def test_the_average_is_that_over_the_first_coordinate_of_a_ball(loss: GLMLoss) -> None:
     rng = np.random.default_rng(0)
@@ -89,6 +89,7 @@ def test_a_smoothed_loss_has_its_derivative_and_its_constants(loss: GLMLoss, dim
         assert float(jnp.max(smooth.value(jnp.zeros(2), jnp.asarray([-1.0, 1.0])))) <= smooth.value_at_zero
 
 
+@pytest.mark.audit
 def test_averages_reproduce_the_reference_values() -> None:
     """The mean smoothed gradient of |max(u, 0) - b| over a ball of radius 0.2 in three dimensions."""
     i, j = np.arange(1, 41)[:, None], np.arange(1, 4)
@@ -111,7 +112,12 @@ def test_averages_reproduce_the_reference_values() -> None:
     assert np.linalg.norm(moved, axis=1).max() == pytest.approx(0.267663067801, abs=1e-10)
 
 
-@pytest.mark.later("0.1-Hinge()")
+@pytest.mark.later(
+    "0.1-Capped(cap=0.8, of='absolute', level=0.5, width=0.0)",
+    "0.1-Hinge()",
+    "0.1-Ramp(width=0.0)",
+    "0.25-Absolute(smoothing=0.0)",
+)
 @pytest.mark.parametrize("loss", LINEAR, ids=str)
 @pytest.mark.parametrize("strength", [0.1, 0.25])
 def test_an_envelope_is_the_one_of_its_definition(loss: GLMLoss, strength: float) -> None:

@@ -75,6 +75,7 @@ def test_the_bound_lies_above_the_diameter_by_less_than_a_thousandth():
         assert exact_diameter(reach) == pytest.approx(value, abs=5e-4)
 
 
+@pytest.mark.at_once("0.0", "0.3", "4.0")
 @pytest.mark.parametrize("reach", [0.0, 0.3, 1.0, 2.0, 4.0, 9.0, 25.0])
 def test_no_two_records_are_further_apart_and_some_nearly_are(reach):
     # The proof puts the two farthest records into a plane with w; three dimensions could do better if it were wrong.

@@ -37,6 +37,7 @@ QUICK = [("logistic", "dense"), ("squared", "sparse users"), ("own", "users")]
 SLOWER = [pytest.param(*case, marks=pytest.mark.audit) for case in CASES if case not in QUICK]
 
 
+@pytest.mark.at_once("own-users")
 @pytest.mark.parametrize(("loss", "layout"), [*QUICK, *SLOWER])
 @given(
     data=st.data(),

@@ -39,6 +39,7 @@ def none(count, size):
     return np.zeros((count, 0, size))
 
 
+@pytest.mark.later("True")
 @pytest.mark.parametrize("offsets", [False, True])
 def test_gaps_of_a_matrix_game_are_exact(offsets):
     game = BilinearGame(rows=3, columns=4, offsets=offsets)

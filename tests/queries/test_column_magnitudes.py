@@ -53,6 +53,7 @@ def test_replacing_everything_of_a_unit_reaches_the_sensitivity():
     assert moved == pytest.approx(math.sqrt(2 * D) / 2, rel=1e-8)
 
 
+@pytest.mark.later("True")
 @pytest.mark.parametrize("by_user", [False, True])
 @given(
     base=st.lists(rows, min_size=4, max_size=4),

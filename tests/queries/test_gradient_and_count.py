@@ -53,7 +53,13 @@ def test_six_users_give_the_figures_of_the_specification(engine: Any) -> None:
     np.testing.assert_allclose(centre + mean[:3], [0.1366678411, -0.0321803026, -0.0505304795], rtol=1e-8)
 
 
-@pytest.mark.later("sparse users-softmax-mapped", "users-softmax-centred")
+@pytest.mark.at_once(
+    "dense-squared-centred",
+    "sparse users-squared-plain",
+    "sparse-quantile-both",
+    "sparse-softmax-plain",
+    "users-logistic-mapped",
+)
 @pytest.mark.parametrize(
     ("layout", "loss", "form"),
     in_turn(

@@ -70,7 +70,7 @@ def nine_units(loss, layout):
     return units, generator.normal(size=(POINTS, D) if outputs == 1 else (POINTS, D, outputs))
 
 
-@pytest.mark.later("squared-sparse users")
+@pytest.mark.at_once("own-users", "softmax-sparse")
 @pytest.mark.parametrize(
     ("loss", "layout"),
     [*CASES_IN_TURN, *but_later([("softmax", "sparse")], [("softmax", "users"), ("softmax", "sparse")])],
@@ -101,6 +101,7 @@ def test_at_one_point_it_is_minus_the_gradients_norm(loss, layout):
     assert values[0] == pytest.approx(-values[1], rel=1e-7)
 
 
+@pytest.mark.later("replace-one")
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 def test_the_range_is_attained_by_a_unit_that_lengthens_one_mean_and_shortens_another(relation):
     def turning(params, features, target):

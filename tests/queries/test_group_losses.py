@@ -61,7 +61,7 @@ def grouped_pairs(draw, most_records):
     return Pair(units, draw(st.integers(0, 5)), [] if relation == "add-or-remove-one" else instead, relation)
 
 
-@pytest.mark.later("vertex scores-dense", "gradient, not balanced-dense")
+@pytest.mark.at_once("shares-dense")
 @pytest.mark.parametrize(
     ("kind", "layout"),
     [*((kind, "dense") for kind in QUERIES), ("gradient", "sparse users"), ("loss scores", "users")],

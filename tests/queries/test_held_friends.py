@@ -73,6 +73,7 @@ def test_reference_values():
     assert accepted_shift(1000, 1e-7) == pytest.approx(0.144, abs=1e-12)
 
 
+@pytest.mark.at_once("16")
 @pytest.mark.parametrize("points", [6, 7, 15, 16])
 def test_no_point_moves_weight_or_weighted_mean_further_than_stated(points):
     both = neighbouring(np.random.default_rng(points), 3000, points, radius=1.0)
@@ -102,6 +103,7 @@ def test_leaving_a_cluster_moves_the_scores_by_their_whole_sensitivity():
         )
 
 
+@pytest.mark.at_once("16")
 @pytest.mark.parametrize("points", [8, 9, 16, 17])
 def test_no_point_moves_score_or_acceptance_further_than_stated(points):
     both = neighbouring(np.random.default_rng(points), 3000, points, radius=1.0)
@@ -118,6 +120,7 @@ def test_no_point_moves_score_or_acceptance_further_than_stated(points):
     assert np.abs(chances[0][:, 1:] - chances[1][:, 1:]).max() <= 6.0 / count + 1e-12
 
 
+@pytest.mark.at_once("13")
 @pytest.mark.parametrize("points", [12, 13, 30])
 def test_no_point_moves_the_accepted_mean_further_than_stated_while_decisions_agree_enough(points):
     """Positions are kept, as the lottery is drawn for positions; a pair is held to the X that it really has."""
@@ -145,6 +148,7 @@ def test_no_point_moves_the_accepted_mean_further_than_stated_while_decisions_ag
     assert np.all(moved <= mean.sensitivity(PUBLIC))
 
 
+@pytest.mark.at_once("6")
 @pytest.mark.parametrize("points", [4, 6, 8, 10, 14, 20])
 def test_where_one_side_passes_some_point_of_the_other_is_accepted_for_sure(points):
     """So the mean of the other side is one of points, not the zero of an empty set."""

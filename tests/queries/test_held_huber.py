@@ -138,6 +138,7 @@ def sampled(least, steps, points):
     return HuberScore(**fields), HuberCentre(**fields)
 
 
+@pytest.mark.at_once("21")
 @pytest.mark.parametrize("least", [21, 25, 45])
 def test_entering_a_sample_moves_the_centre_by_half_of_what_is_stated_whichever_sample_scores(least):
     """Samples S, S + y and S + y': the scores of S and S + y' may both be 0 where that of S + y is not."""

@@ -45,7 +45,7 @@ def direction(loss, model, at, gradient, *, damping=0.05, ridge=0.0, row_bound=1
     )
 
 
-@pytest.mark.later("Logistic(), bound-dense")
+@pytest.mark.at_once("Logistic(), hessian-sparse")
 @pytest.mark.parametrize(
     ("model_of", "layout"), in_turn(MODELS, ("dense", "sparse", "users", "sparse users"))
 )
@@ -89,6 +89,7 @@ def test_the_sensitivity_is_attained_under_both_relations(relation):
     assert 0.99 <= audit.moves[0][1] <= 1.0
 
 
+@pytest.mark.later("3")
 @pytest.mark.parametrize("rank", [1, 3])
 def test_no_positive_semidefinite_change_moves_the_solution_further(rank):
     generator = np.random.default_rng(0)
@@ -117,7 +118,7 @@ def _semidefinite(generator, d, rank):
     return factor @ factor.T
 
 
-@pytest.mark.later("users-loss0-bound")
+@pytest.mark.later("records-loss1-hessian", "users-loss0-bound", "users-loss2-hessian")
 @pytest.mark.parametrize(("loss", "model"), MODELS)
 @pytest.mark.parametrize("layout", ["records", "users"])
 def test_the_direction_solves_the_newton_equation(loss, model, layout):

@@ -76,7 +76,7 @@ def into_ball(vectors, radius):
     return vectors * np.minimum(1.0, radius / np.maximum(lengths, 1e-300))
 
 
-@pytest.mark.later("logistic-average-3", "squared-last-3")
+@pytest.mark.at_once("squared-average-None")
 @pytest.mark.parametrize(("loss", "returns", "shuffle"), in_turn(SLOPES, ("last", "average"), (None, 3)))
 def test_a_pass_is_what_a_plain_loop_computes(loss, returns, shuffle):
     units = users_of_three_columns()
@@ -138,6 +138,7 @@ def test_a_unit_without_records_or_with_a_pass_that_diverges_stays_where_it_is()
     assert np.all(held[[0, 2, 3]] == 0.0)
 
 
+@pytest.mark.at_once("softmax-sparse users")
 @pytest.mark.parametrize(
     ("loss", "layout"), in_turn(("logistic", "squared", "own", "softmax"), ("users", "sparse users"))
 )

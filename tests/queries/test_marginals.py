@@ -56,6 +56,7 @@ def as_units(owned, relation, *, by_user):
     )
 
 
+@pytest.mark.at_once("pairs-False")
 @pytest.mark.parametrize("by_user", [False, True])
 @pytest.mark.parametrize("name", QUERIES)
 @given(data=st.data())

@@ -34,7 +34,7 @@ def audited(left, right, relation, query, understate=0.0):
     return audit.moves[0][1], np.asarray(released)
 
 
-@pytest.mark.later("logistic users", "logistic dense", "squared sparse", "squared sparse users")
+@pytest.mark.at_once("huber dense")
 @pytest.mark.parametrize(("loss", "layout"), CASES, ids=[" ".join(case) for case in CASES])
 @given(
     data=st.data(),
@@ -64,6 +64,7 @@ def moving(params, features, target):
     return features @ params + target * 0.5 * 0.8 * jnp.sum(params * params)
 
 
+@pytest.mark.later("0.0-add-or-remove-one", "0.0-replace-one")
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 @pytest.mark.parametrize("gain", [0.0, 0.3, 1.0])
 def test_a_pair_attains_the_sensitivity(relation, gain):

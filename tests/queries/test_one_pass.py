@@ -201,6 +201,7 @@ def test_every_batch_is_hidden_by_what_is_paid(scale):
     assert len(larger) <= len(batches.sizes)
 
 
+@pytest.mark.at_once("problem0-noisy", "problem1-average")
 @pytest.mark.parametrize("make", [average, noisy])
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_no_neighbour_moves_the_end_too_far(make, problem):

@@ -44,7 +44,7 @@ QUERIES = {
 }
 
 
-@pytest.mark.later("gradient-squared sparse users", "difference-logistic users")
+@pytest.mark.at_once("gradient-huber dense", "gradient-softmax dense", "norm-logistic dense")
 @pytest.mark.parametrize(("loss", "layout"), CASES, ids=[" ".join(case) for case in CASES])
 @pytest.mark.parametrize("kind", QUERIES)
 @given(data=st.data(), at=points, anchor=points, clip=st.sampled_from([1e-6, 0.3, 50.0]))

@@ -57,6 +57,53 @@ def test_every_class_that_is_received_is_among_the_queries_tried_here():
     assert {type(query) for query in RECEIVED.values()} == set(RECEIVABLE.values())
 
 
+@pytest.mark.later(
+    "average of gradients, own loss-Relation.REPLACE_ONE",
+    "average of gradients, softmax-Relation.REPLACE_ONE",
+    "average of gradients-Relation.REPLACE_ONE",
+    "difference, clipped gradients-Relation.REPLACE_ONE",
+    "difference, no kernel-Relation.REPLACE_ONE",
+    "difference, own loss-Relation.REPLACE_ONE",
+    "difference, softmax-Relation.REPLACE_ONE",
+    "difference-Relation.REPLACE_ONE",
+    "gradient and count, mapped-Relation.REPLACE_ONE",
+    "gradient and count, no kernel-Relation.REPLACE_ONE",
+    "gradient and count, own loss-Relation.REPLACE_ONE",
+    "gradient and count, softmax-Relation.REPLACE_ONE",
+    "gradient and count-Relation.REPLACE_ONE",
+    "gradient norm-Relation.REPLACE_ONE",
+    "gradient, capped, not compiled-Relation.REPLACE_ONE",
+    "gradient, logistic, balanced-Relation.REPLACE_ONE",
+    "gradient, logistic-Relation.ADD_OR_REMOVE_ONE",
+    "gradient, own loss-Relation.REPLACE_ONE",
+    "gradient, poisson-Relation.REPLACE_ONE",
+    "gradient, ramp-Relation.REPLACE_ONE",
+    "gradient, softmax-Relation.REPLACE_ONE",
+    "gradient, squared, huge clip-Relation.REPLACE_ONE",
+    "gradient, squared, tiny clip-Relation.REPLACE_ONE",
+    "gradient, squared-Relation.REPLACE_ONE",
+    "local pass, l1, reach-Relation.REPLACE_ONE",
+    "local pass, no kernel-Relation.REPLACE_ONE",
+    "local pass, own loss-Relation.REPLACE_ONE",
+    "local pass, softmax-Relation.REPLACE_ONE",
+    "local pass, squared, average, ball-Relation.REPLACE_ONE",
+    "local pass, squared, ridge, far-Relation.REPLACE_ONE",
+    "local pass-Relation.REPLACE_ONE",
+    "magnitudes of targets, small-Relation.REPLACE_ONE",
+    "magnitudes of targets-Relation.REPLACE_ONE",
+    "mixture, no kernel-Relation.REPLACE_ONE",
+    "mixture, own loss-Relation.REPLACE_ONE",
+    "mixture, softmax-Relation.REPLACE_ONE",
+    "mixture-Relation.REPLACE_ONE",
+    "second moment, clipped-Relation.REPLACE_ONE",
+    "second moment-Relation.REPLACE_ONE",
+    "top curvature-Relation.REPLACE_ONE",
+    "total weight-Relation.REPLACE_ONE",
+    "vertex scores, no kernel-Relation.REPLACE_ONE",
+    "vertex scores, own loss-Relation.REPLACE_ONE",
+    "vertex scores, softmax-Relation.REPLACE_ONE",
+    "vertex scores-Relation.REPLACE_ONE",
+)
 @pytest.mark.parametrize("relation", Relation)
 @pytest.mark.parametrize("name", RECEIVED)
 def test_no_answer_moves_a_statistic_by_more_than_the_sensitivity(name, relation):
@@ -75,7 +122,7 @@ def test_no_answer_moves_a_statistic_by_more_than_the_sensitivity(name, relation
     assert np.all(np.isfinite(values))
 
 
-@pytest.mark.later("difference", "mixture")
+@pytest.mark.at_once("average of gradients", "second moment", "total weight", "vertex scores")
 @pytest.mark.parametrize("name", but_later(FIRST_OF_ITS_KIND, RECEIVED))
 def test_what_a_unit_computes_is_received_as_it_is(name):
     rng, query = np.random.default_rng(2), RECEIVED[name]

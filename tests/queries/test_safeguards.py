@@ -125,6 +125,13 @@ LENGTHS = {
 }
 
 
+@pytest.mark.later(
+    "Unclipped-records",
+    "UnclippedAbsolute-records",
+    "UnclippedLargest-records",
+    "UnclippedRange-users",
+    "UnclippedUnit-records",
+)
 @pytest.mark.parametrize("users", [False, True], ids=["records", "users"])
 @pytest.mark.parametrize(
     "kind", [Unclipped, UnclippedLargest, UnclippedRange, UnclippedAbsolute, UnclippedUnit]
@@ -138,6 +145,7 @@ def test_a_contribution_that_its_clip_leaves_too_long_is_scaled_to_the_radius(ki
     np.testing.assert_allclose(engine.clipped_sum(kind()), each.sum(axis=0), rtol=1e-12)
 
 
+@pytest.mark.later("UnclippedAbsolute", "UnclippedUnit")
 @pytest.mark.parametrize(
     "kind", [Unclipped, UnclippedLargest, UnclippedRange, UnclippedAbsolute, UnclippedUnit]
 )
@@ -240,7 +248,9 @@ FORMS = {
 }
 
 
-@pytest.mark.later("mixture-users")
+@pytest.mark.at_once(
+    "inherited-records", "longer, blocks-records", "longer, kernel-records", "longer, kernel-users"
+)
 @pytest.mark.parametrize("users", [False, True], ids=["records", "users"])
 @pytest.mark.parametrize("name", FORMS)
 def test_no_row_form_takes_a_contribution_beyond_the_radius_of_its_query(name, users):
@@ -353,7 +363,7 @@ OF_ANOTHER_NORM = {
 }  # a radius in l_inf, a sensitivity in the range, which it does not bound
 
 
-@pytest.mark.later("AveragedGradient")
+@pytest.mark.later("AveragedGradient", "GradientNorms")
 @pytest.mark.parametrize("kind", BELOW, ids=lambda kind: kind.__name__)
 def test_each_query_that_states_less_says_why_in_its_own_class(kind):
     asked = BELOW[kind]
@@ -405,6 +415,7 @@ class TighterNorms(GradientNorms):
 FAR = np.full((1, D), 20.0)
 
 
+@pytest.mark.later("asked0-mechanism0")
 @pytest.mark.parametrize(
     ("asked", "mechanism"),
     [

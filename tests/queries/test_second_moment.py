@@ -38,6 +38,7 @@ def _double() -> Iterator[None]:
         yield
 
 
+@pytest.mark.at_once("users")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @given(
     data=st.data(),
@@ -116,7 +117,10 @@ def units_of(layout: str, rows: int, d: int) -> Units:
     "dense-140-0.4",
     "float64 sparse-140-0.4",
     "mapped sparse users-140-1.3",
+    "mapped sparse-140-0.4",
     "mapped-140-1.3",
+    "sparse users-4-0.4",
+    "sparse-140-1.3",
     "users-140-0.4",
 )
 @pytest.mark.parametrize(

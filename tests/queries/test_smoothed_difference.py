@@ -192,6 +192,7 @@ def beyond(params, features, target):
     return features[0] * jnp.where(params[0] > target, params[0], 0.0)
 
 
+@pytest.mark.later("lune")
 @pytest.mark.parametrize(
     "make",
     [

@@ -60,6 +60,7 @@ def test_two_targets_at_the_ends_of_intervals_reach_the_sensitivity():
     assert moved <= float(QUERY.sensitivity(one.public)) * (1 + 1e-12)
 
 
+@pytest.mark.later("True")
 @pytest.mark.parametrize("by_user", [False, True])
 @given(
     base=st.lists(targets, min_size=4, max_size=4),

@@ -27,7 +27,7 @@ def audited(left, right, relation, query, multiplier=5.0, understate=0.0):
     return audit.moves[0][1], float(released)
 
 
-@pytest.mark.later("sparse users")
+@pytest.mark.at_once("sparse")
 @pytest.mark.parametrize("layout", ["dense", "sparse", "users", "sparse users"])
 @given(
     data=st.data(),

@@ -136,6 +136,7 @@ def test_every_engine_sums_a_black_box_like_a_loss_that_is_traced(name, loss):
         assert np.allclose(engine.gather(query)[some].sum(axis=0), engine.clipped_sum(query, some))
 
 
+@pytest.mark.later("loss1")
 @pytest.mark.parametrize("loss", [losses.logistic, losses.softmax(3)])
 def test_predictions_of_linear_models_come_from_one_product(loss):
     rng = np.random.default_rng(2)
@@ -264,6 +265,9 @@ def pairs(relation, users):
         )
 
 
+@pytest.mark.later(
+    "ValueGradient-1-False-Relation.REPLACE_ONE", "ValueGradient-1-True-Relation.ADD_OR_REMOVE_ONE"
+)
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("users", [False, True])
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from privopt.problems import losses
 from privopt.queries.scores import VertexScores, clip_to_cube
 
 
+@pytest.mark.at_once("own users")
 @pytest.mark.parametrize(("loss", "layout"), CASES_IN_TURN, ids=[" ".join(case) for case in CASES])
 @given(data=st.data(), at=points, clip=st.sampled_from([1e-6, 0.3, 50.0]))
 def test_one_unit_moves_the_scores_by_a_range_of_at_most_their_sensitivity(loss, layout, data, at, clip):

@@ -37,6 +37,7 @@ def sets_of(size):
     }
 
 
+@pytest.mark.at_once("squared sparse users1")
 @pytest.mark.parametrize(("kind", "loss", "layout"), BOTH_IN_TURN, ids=[" ".join(one[1:]) for one in BOTH])
 @settings(max_examples=10)
 @given(data=st.data(), at=points, clip=st.sampled_from([1e-6, 0.3, 50.0]))

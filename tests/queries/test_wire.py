@@ -43,6 +43,7 @@ def test_every_field_of_a_query_arrives(name):
         assert all(np.array_equal(one, another) for one, another in zip(before, after, strict=True))
 
 
+@pytest.mark.at_once("gradient norm", "total weight")
 @pytest.mark.parametrize("name", but_later(FIRST_OF_ITS_KIND, SENT))
 def test_a_query_arrives_to_the_last_bit(name):
     query, rng = SENT[name], np.random.default_rng(4)

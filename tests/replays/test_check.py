@@ -65,6 +65,7 @@ def check_of(path):
 QUICK = ("two classes", "ridge")
 
 
+@pytest.mark.later("two classes")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.audit) for name in MODELS]
 )
@@ -141,6 +142,7 @@ def other_shape(arrays):
     arrays["1"] = arrays["1"][..., :1].copy()
 
 
+@pytest.mark.later("other_shape", "other_value")
 @pytest.mark.parametrize("change", [other_value, shorter, not_numbers, other_shape])
 def test_other_releases_than_the_models_are_refuted(report, tmp_path, change):
     saved(report, tmp_path)
@@ -255,6 +257,7 @@ REFUTED = {
 }
 
 
+@pytest.mark.at_once("a sensitivity and its noise", "the file")
 @pytest.mark.parametrize("name", REFUTED)
 def test_what_does_not_follow_from_the_releases_is_refuted(report, tmp_path, name):
     path = saved(report, tmp_path)

@@ -25,6 +25,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
+@pytest.mark.audit
 def test_curves_that_coincide_are_one_line_with_all_their_names(
     reports: list[PrivacyReport], drawn: list[Any]
 ) -> None:
@@ -38,6 +39,7 @@ def test_curves_that_coincide_are_one_line_with_all_their_names(
     assert "--series-4" not in svg
 
 
+@pytest.mark.audit
 def test_the_legend_stands_under_the_axes_and_inside_the_figure(
     reports: list[PrivacyReport], drawn: list[Any]
 ) -> None:
@@ -51,6 +53,7 @@ def test_the_legend_stands_under_the_axes_and_inside_the_figure(
     assert legend.x1 < axes.figure.bbox.x1
 
 
+@pytest.mark.audit
 def test_runs_beyond_the_last_colour_are_counted(drawn: list[Any]) -> None:
     many = [samples.gaussian_report(epsilon) for epsilon in (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)]
     figures.curves_figure(many, [f"run {place}" for place in range(6)], "key")

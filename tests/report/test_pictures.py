@@ -26,6 +26,7 @@ BARS = Picture(
 )
 
 
+@pytest.mark.audit
 def test_a_report_shows_and_keeps_its_pictures():
     report = dataclasses.replace(samples.gaussian_report(1.0), pictures=(LINES, BARS))
     page = report.to_html()

@@ -284,6 +284,7 @@ def test_what_the_run_shows_about_its_result_is_a_section(pages: dict[str, str])
     assert "What the run shows" not in Page(pages["gaussian"]).text
 
 
+@pytest.mark.audit
 def test_a_long_run_of_single_releases_is_grouped_fast_and_drawn_as_one_line() -> None:
     transcript = samples.adaptive_result(3000).transcript
     group_releases(transcript)

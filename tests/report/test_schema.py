@@ -28,6 +28,7 @@ MAKERS = [
 ]
 
 
+@pytest.mark.later("adaptive_report", "gaussian_report")
 @pytest.mark.parametrize("make", MAKERS)
 def test_a_report_is_valid(make):
     require_valid(json.loads(make().to_json()))

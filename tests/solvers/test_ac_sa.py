@@ -73,6 +73,7 @@ def test_a_plain_reference_written_from_the_paper_agrees():
     np.testing.assert_allclose(found, average, rtol=1e-10)
 
 
+@pytest.mark.audit
 def test_a_penalty_that_is_not_smooth_is_met_by_its_proximal_map():
     """The minimum of f + 0.4 |x|_1 is soft-thresholded entry by entry."""
     found, _ = accelerate(8000, problem=Problem(losses.squared, L1(0.4)))
@@ -80,6 +81,7 @@ def test_a_penalty_that_is_not_smooth_is_met_by_its_proximal_map():
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
+@pytest.mark.later("0.0-160", "0.1-40", "1.0-160", "1.0-40")
 @pytest.mark.parametrize("steps", [3, 10, 40, 160])
 @pytest.mark.parametrize("spread", [0.0, 0.1, 1.0])
 def test_the_gap_stays_below_the_guarantee(steps, spread):

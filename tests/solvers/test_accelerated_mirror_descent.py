@@ -44,7 +44,7 @@ def double():
         yield
 
 
-@pytest.mark.later("RV6a", "RV6d")
+@pytest.mark.at_once("RV6f", "RV6g")
 @pytest.mark.parametrize(
     ("solver", "body", "expected"),
     [
@@ -74,7 +74,13 @@ def test_without_an_active_constraint_both_y_steps_are_the_same():
     np.testing.assert_allclose(couple.params, gradient.params, rtol=0, atol=1e-12)
 
 
-@pytest.mark.later("Product(parts=((L1Ball(radius=0.2), 2), (Box(low=-1.0, high=1.0), 1)))-couple")
+@pytest.mark.later(
+    "L1Ball(radius=0.4)-couple",
+    "LpBall(radius=0.3, p=1.3)-couple",
+    "LpBall(radius=0.3, p=1.3)-gradient",
+    "Product(parts=((L1Ball(radius=0.2), 2), (Box(low=-1.0, high=1.0), 1)))-couple",
+    "Simplex(radius=1.0)-couple",
+)
 @pytest.mark.parametrize("y_step", ["couple", "gradient"])
 @pytest.mark.parametrize(
     "body",
@@ -149,7 +155,7 @@ def test_algorithm_3_as_printed_is_no_function_of_its_releases_and_the_corrected
         assert np.array_equal(again.params, result.params)
 
 
-@pytest.mark.later("LpBall(radius=2.0, p=1.5)")
+@pytest.mark.at_once("L2Ball(radius=2.0)")
 @pytest.mark.parametrize("body", [L2Ball(2.0), L1Ball(2.0), LpBall(2.0, 1.5)], ids=str)
 def test_no_neighbour_moves_a_release_further_than_its_sensitivity_and_some_move_it_so_far(body):
     solver = replace(FOUR, clip=0.4, noise_multiplier=3.0)
@@ -175,7 +181,7 @@ def test_the_bound_of_the_l2_ball_is_flat_beyond_the_least_number_of_steps():
     assert bound(math.ceil(least / 3), problem, public) > 1.5 * at_least
 
 
-@pytest.mark.later("L1Ball(radius=1.5)", "L2Ball(radius=1.0)", "Simplex(radius=1.0)")
+@pytest.mark.at_once("Box(low=-0.5, high=0.5)")
 @pytest.mark.parametrize(
     "body", [L2Ball(1.0), L1Ball(1.5), LpBall(1.0, 1.5), Box(-0.5, 0.5), Simplex()], ids=str
 )
@@ -206,6 +212,7 @@ def test_a_smaller_entry_bound_lowers_the_smoothness_of_the_l1_ball_only():
         assert tight == pytest.approx(factor * loose)
 
 
+@pytest.mark.audit
 def test_the_smoothness_bounds_the_curvature_in_the_norm_of_the_body():
     rng = np.random.default_rng(0)
     rows = rng.uniform(-0.4, 0.4, size=(200, 6))
@@ -278,6 +285,7 @@ def test_what_is_given_is_kept_and_what_is_derived_does_not_change_again():
     assert planning.FEWEST_ENTROPIC_STEPS <= by_default.steps <= planning.MOST_ENTROPIC_STEPS
 
 
+@pytest.mark.audit
 def test_users_as_units_and_several_outputs():
     rng = np.random.default_rng(2)
     rows, codes = rng.normal(size=(60, 4)), rng.integers(0, 3, size=60)

@@ -167,6 +167,7 @@ EVERY_WAY = {
 }
 
 
+@pytest.mark.later("paper, selected", "selected")
 @pytest.mark.parametrize("way", EVERY_WAY)
 def test_it_replays_and_rehearses(way):
     solver, problem = EVERY_WAY[way]
@@ -315,6 +316,7 @@ def test_without_noise_it_is_plain_descent():
     assert result.transcript.releases == 300
 
 
+@pytest.mark.audit
 def test_a_network_of_the_users_own_is_fitted_from_its_pytree():
     def loss(params, features, target):
         hidden = jnp.tanh(features @ params["in"])

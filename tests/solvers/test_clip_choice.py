@@ -51,6 +51,7 @@ def test_the_clip_grows_beyond_the_chosen_length_as_the_noise_falls():
     assert stretch(O2NC(), 100.0) == 1.0  # its clip follows the gradients by itself
 
 
+@pytest.mark.later("replace-one")
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 def test_the_clip_is_near_the_quantile_of_the_norms(relation):
     units = units_of(relation=relation)
@@ -70,6 +71,7 @@ def test_the_choice_has_a_twentieth_of_the_budget_and_the_rest_goes_on():
     assert by_choice / (by_choice + by_rest) == pytest.approx(0.05, rel=1e-6)
 
 
+@pytest.mark.audit
 def test_auto_as_a_clip_means_the_front_end():
     units = units_of()
     given = minimize(PROBLEM, units, budget=BUDGET, solver=O2NC(clip="auto", steps=3), random_state=2)

@@ -209,6 +209,7 @@ def hill(params, features, target):
     return features @ params - 0.125 * target * jnp.sum(params**2)
 
 
+@pytest.mark.later("0.0")
 @pytest.mark.parametrize("understate", [0.0, 0.002])
 def test_the_tight_pair_moves_every_release_by_its_sensitivity(understate):
     """Descent on a hill: gradient and change of a record point the same way, and its mirror image's the other way."""
@@ -257,7 +258,7 @@ CONSTRAINED = {
 }
 
 
-@pytest.mark.later("0.0-ball", "0.0-l1", "0.0-ridge", "0.5-l1")
+@pytest.mark.at_once("0.5-ridge")
 @pytest.mark.parametrize("kind", CONSTRAINED)
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_without_noise_it_is_descent_to_the_optimum(kind, momentum):

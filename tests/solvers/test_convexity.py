@@ -63,6 +63,18 @@ def fitting(name: str) -> Instance:
     return next(one for one in instances(loss) if solver.obstacle(one.problem, one.public) is None)
 
 
+@pytest.mark.later(
+    "correlated-noise-descent",
+    "curvature-probe",
+    "kl-spider",
+    "o2nc",
+    "private-clip",
+    "scheduled-gradient-descent",
+    "single-pass-o2nc",
+    "stochastic-gradient-descent",
+    "user-whitening",
+    "variance-reduced-frank-wolfe",
+)
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in BY_VALUES | LOGISTIC_ALONE])
 def test_a_solver_refuses_the_ramp_if_it_rests_on_convexity_and_predicts_nothing_otherwise(name: str) -> None:
     instance, solver = fitting(name), named(name)

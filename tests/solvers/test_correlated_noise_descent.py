@@ -90,7 +90,7 @@ def test_without_noise_it_is_the_algorithm(returns, penalty, strengths):
     assert result.pictures == ()
 
 
-@pytest.mark.later("bands", "independent", "tree")
+@pytest.mark.at_once("optimum")
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_with_the_recorded_noise_it_is_the_algorithm(strategy):
     """The released sums are the exact ones with noise of the strategy's covariance, and lead to the same point."""

@@ -52,6 +52,7 @@ def solve(solver, units, problem=LOGISTIC, budget=BUDGET, noise=None):
     return solver, ledger, solver.solve(curator, problem)
 
 
+@pytest.mark.at_once("gradient-descent")
 @pytest.mark.parametrize("inner", INNER, ids=lambda inner: inner.name)
 def test_the_whole_budget_is_paid_and_the_inner_solver_fits(inner):
     solver, ledger, result = solve(CurvatureProbe(inner=inner), alike())

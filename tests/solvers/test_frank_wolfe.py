@@ -40,7 +40,7 @@ def test_reference_value():
     np.testing.assert_allclose(result.params, [-0.8, 0.0, -0.4], **CLOSE)
 
 
-@pytest.mark.later("1")
+@pytest.mark.later("1", "2")
 @pytest.mark.parametrize("steps", [1, 2, 5, 12])
 def test_the_result_is_in_the_ball_and_has_a_nonzero_a_step_at_most(steps):
     rng = np.random.default_rng(steps)
@@ -53,6 +53,7 @@ def test_the_result_is_in_the_ball_and_has_a_nonzero_a_step_at_most(steps):
     assert 1 <= np.count_nonzero(result.params) <= steps
 
 
+@pytest.mark.audit
 def test_no_neighbour_moves_the_scores_further_than_their_range_and_some_move_them_so_far():
     solver = replace(FOUR, clip=0.2, noise_multiplier=3.0)
     problem = Problem(losses.logistic, constraint=L1Ball(2.0))
@@ -75,6 +76,7 @@ def test_a_choice_costs_the_zcdp_of_a_gaussian_of_the_same_multiplier(epsilon, d
     assert 0.999 * rho <= spent <= 1.2 * rho  # the best accountant is no worse than zCDP, and not much better
 
 
+@pytest.mark.audit
 def test_without_noise_it_comes_near_the_optimum():
     units, body = reference_units(), L1Ball(1.0)
     problem = Problem(losses.logistic, Ridge(0.05), body)

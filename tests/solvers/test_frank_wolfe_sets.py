@@ -65,10 +65,7 @@ def contains(constraint, params):
         return bool(constraint.contains(jnp.asarray(np.asarray(params))))
 
 
-@pytest.mark.later(
-    "Polytope(7 vertices in 5 dimensions)",
-    "Product(parts=((Simplex(radius=1.5), 2), (Box(low=(0.0, 0.4), high=(1.0, 0.4)), 2), (L1Ball(radius=0.5), 1)))",
-)
+@pytest.mark.at_once("Simplex(radius=2.0)")
 @pytest.mark.parametrize("constraint", [WITH_INTERCEPT, MIXED, Simplex(2.0), Polytope(CORNERS)], ids=str)
 def test_without_noise_it_is_plain_frank_wolfe_on_the_whole_set(constraint):
     units, problem = units_of(), Problem(losses.logistic, Ridge(0.05), constraint)
@@ -113,6 +110,7 @@ def test_the_cost_of_a_step_is_divided_so_that_the_predicted_gap_is_least():
     assert solver.passes() == solver.steps
 
 
+@pytest.mark.audit
 def test_a_part_without_a_choice_is_free_and_stays_where_it_is():
     solver = FrankWolfe(steps=3).configure(
         Instance(Problem(losses.logistic, constraint=MIXED), Public(n=60, d=5), BUDGET)

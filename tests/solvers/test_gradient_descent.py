@@ -242,6 +242,7 @@ def test_the_setting_for_the_last_iterate():
     assert split < equal < math.log(2.0)
 
 
+@pytest.mark.audit
 def test_the_bound_for_the_last_iterate_holds():
     generator = np.random.default_rng(0)
     rows = generator.normal(size=(2_000, 3))
@@ -267,6 +268,7 @@ def test_the_bound_for_the_last_iterate_holds():
         assert np.mean(excess) <= facts.last_iterate_bound(0.1, solver.steps, shares)
 
 
+@pytest.mark.audit
 def test_the_setting_for_a_small_gradient():
     public = Public(n=5_000, d=8)
     problem, budget = Problem(losses.logistic), Budget(1.0, 1e-6)
@@ -330,7 +332,7 @@ def test_the_least_released_gradient_is_post_processing():
     assert np.array_equal(again.params, result.params)
 
 
-@pytest.mark.later("l1-0.0", "elastic net-0.9", "l1-0.5")
+@pytest.mark.at_once("l1-0.9")
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize("regulariser", [L1(0.03), ElasticNet(0.02, 0.05)], ids=["l1", "elastic net"])
 def test_without_noise_proximal_momentum_ends_at_the_optimum(momentum, regulariser):
@@ -451,6 +453,7 @@ def with_newton_step(solver, result, public, start):
     return matrix @ ((1.0 - share) * settled + share * newton)
 
 
+@pytest.mark.audit
 def test_corrected_is_part_an_average_and_part_a_newton_step_from_the_mean_of_the_points():
     rng = np.random.default_rng(0)
     features = rng.normal(size=(2_000, 4)) * 0.3
@@ -522,6 +525,7 @@ def test_parameters_grow_where_gradients_point_away_from_zero_beyond_their_noise
     assert not still_grows(points, [[math.nan, 0.0]] * 8, 0.05)
 
 
+@pytest.mark.audit
 def test_a_hinge_on_classes_that_lie_apart_ends_nearer_to_its_minimum(monkeypatch):
     generator = np.random.default_rng(0)
     rows = generator.normal(size=(4_000, 10)) / 5.0

@@ -98,7 +98,7 @@ def cases():
         yield pytest.param(name, "replace-one", None, id=f"{name}, replace-one")
 
 
-@pytest.mark.later("stable, replace-one")
+@pytest.mark.at_once("auto, add-or-remove-one", "clipped, add-or-remove-one", "paper, groups")
 @pytest.mark.parametrize(("name", "relation", "groups"), list(cases()))
 def test_concentrated_points_pass_replay_cost_and_rehearse(name, relation, groups):
     mean, units = EVERY[name], as_units(cluster(N if groups is None else 8 * N), relation)
@@ -143,6 +143,9 @@ def neighbours(relation):
         yield "removed", as_units(rows, relation), as_units(rows[:-1], relation, n=N)
 
 
+@pytest.mark.at_once(
+    "clipped, add-or-remove-one", "clipped, replace-one", "paper, replace-one", "soft, replace-one"
+)
 @pytest.mark.parametrize(("name", "relation", "groups"), list(cases()))
 def test_no_unit_moves_a_release_by_more_than_its_sensitivity(name, relation, groups):
     for mean in (EVERY[name], *((replace(EVERY[name], fallback=2.0),) if name in TESTED else ())):

@@ -173,7 +173,7 @@ def test_the_median_of_the_targets():
     assert abs(float(found[0]) - np.median(targets)) < 0.03
 
 
-@pytest.mark.later("regulariser0-constraint0")
+@pytest.mark.later("regulariser0-constraint0", "regulariser1-constraint1")
 @pytest.mark.parametrize(
     ("regulariser", "constraint"),
     [

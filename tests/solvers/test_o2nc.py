@@ -173,6 +173,7 @@ def test_what_a_certificate_cannot_say_it_does_not_say():
     assert not best.findings
 
 
+@pytest.mark.audit
 def test_a_clip_that_follows_its_quantile_finds_the_gradients():
     """No gradient is longer than 1: a clip that begins at 0.02 goes up to it, and one that begins at 2 stays."""
     units = units_of()

@@ -170,7 +170,7 @@ def hockey_stick(left, right, epsilon, points, atoms=((0.0,), (0.0,))):
     )
 
 
-@pytest.mark.later("smooth-add-or-remove-one-None-0.003667-0.03892", "smooth-replace-one--1.0-0.03095-0.2713")
+@pytest.mark.at_once("l1-add-or-remove-one-None-0.003667-0.03892")
 @pytest.mark.parametrize(
     ("relation", "neighbour", "exact", "bound"),
     [("replace-one", -1.0, 3.095e-2, 0.2713), ("add-or-remove-one", None, 3.667e-3, 3.892e-2)],
@@ -219,6 +219,7 @@ def test_the_folded_curve_has_its_reference_values(epsilon, expected):
     assert folded_delta(0.2, epsilon - math.log1p(0.025)) == pytest.approx(expected, rel=1e-8)
 
 
+@pytest.mark.later("replace-one")
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_the_exact_privacy_loss_of_a_two_signed_loss_stays_below_the_folded_curve(relation):
     factor = Relation.parse(relation).factor
@@ -273,7 +274,18 @@ def certified(query, units, mechanism, noise):
     return found, np.linalg.norm(found - np.asarray(moved)) / step
 
 
-@pytest.mark.later("group lasso-duplicated")
+@pytest.mark.at_once(
+    "ball-all equal",
+    "box-duplicated",
+    "box-huge rows",
+    "box-huge targets",
+    "box-not finite",
+    "box-on the kink",
+    "box-tiny rows",
+    "elastic net-all zero",
+    "group lasso-tiny rows",
+    "ridge-tiny rows",
+)
 @pytest.mark.parametrize("data", ADVERSARIAL)
 @pytest.mark.parametrize("penalty", PENALTIES)
 def test_the_certificate_holds_on_any_data(penalty, data):
@@ -307,6 +319,7 @@ def test_hiding_the_residual_costs_next_to_nothing(loss, regulariser):
     assert (mechanism.output_stddev * trace / (public.d * noise)) ** 2 < 1e-3
 
 
+@pytest.mark.later("loss0")
 @pytest.mark.parametrize("loss", [losses.logistic, losses.squared])
 def test_sparse_rows_and_wide_problems_give_the_dense_answer(loss):
     """Above the dense dimension: conjugate gradients without, acceleration with a penalty."""
@@ -336,6 +349,7 @@ def test_hopeless_budgets_still_run(epsilon):
 # Neighbours, and what fits together ----------------------------------------------------------------------------------
 
 
+@pytest.mark.at_once("True-replace-one")
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("whitened", [False, True])
 def test_no_record_moves_the_implied_noise_by_more_than_its_sensitivity(relation, whitened):

@@ -95,6 +95,7 @@ def gradients(units, w):
     return each.reshape(-1, 2, 2).mean(axis=1)
 
 
+@pytest.mark.later("user")
 @pytest.mark.parametrize("weighting", ["user", "sqrt"])
 def test_phases_follow_a_plain_reference_written_from_the_paper(weighting):
     """Algorithms 2 and 3 with AC-SA in two stages of the first phase, a ridge, a ball; clipped means; no noise."""
@@ -150,11 +151,7 @@ WAYS = {
 RUNS = [(reuse, relation) for reuse in (True, False) for relation in RELATIONS]
 
 
-@pytest.mark.later(
-    "stable, sparse vector-False, add-or-remove-one",
-    "stable-False, replace-one",
-    "stable, samples-True, replace-one",
-)
+@pytest.mark.at_once("adaptive-True, add-or-remove-one", "clip-True, replace-one")
 @pytest.mark.parametrize(("way", "run_on"), in_turn(WAYS, RUNS))
 def test_a_run_replays_costs_its_plan_and_can_be_rehearsed(way, run_on):
     reuse, relation = run_on
@@ -182,10 +179,21 @@ HOSTILE = {
 }
 
 
-@pytest.mark.later(
-    "stable, samples-turned-replace-one",
-    "stable-turned-replace-one",
-    "stable, sparse vector-turned-add-or-remove-one",
+@pytest.mark.at_once(
+    "adaptive, probed-huge-add-or-remove-one",
+    "adaptive, probed-many-add-or-remove-one",
+    "adaptive, probed-none-replace-one",
+    "adaptive, probed-not a number-replace-one",
+    "adaptive, probed-turned-replace-one",
+    "adaptive, samples-many-replace-one",
+    "adaptive, samples-none-add-or-remove-one",
+    "adaptive, samples-not a number-add-or-remove-one",
+    "adaptive, samples-turned-add-or-remove-one",
+    "clip-huge-add-or-remove-one",
+    "clip-many-add-or-remove-one",
+    "clip-none-replace-one",
+    "clip-not a number-replace-one",
+    "stable-many-add-or-remove-one",
 )
 @pytest.mark.parametrize(("way", "kind", "relation"), in_turn(WAYS, HOSTILE, RELATIONS))
 def test_no_user_moves_a_release_by_more_than_its_sensitivity(way, relation, kind):
@@ -253,6 +261,7 @@ def test_a_tested_mean_that_is_too_dear_is_refused_with_what_to_do():
         )
 
 
+@pytest.mark.audit
 def test_tests_are_gaussian_up_to_forty_steps_and_a_sparse_vector_beyond():
     public = some_users(n=100_000).public
     instance = Instance(LOGISTIC, public, Budget(4.0, 1e-6))

@@ -116,6 +116,7 @@ def test_on_a_transcript_that_is_made_up_it_equals_the_plain_run_too():
     np.testing.assert_allclose(again.params, expected, atol=5e-7)
 
 
+@pytest.mark.audit
 def test_without_signal_the_result_stays_near_zero():
     """Labels that are coin flips: noise leaves about half of what it leaves after whitened descent."""
     rng = np.random.default_rng(3)
@@ -132,6 +133,7 @@ def test_without_signal_the_result_stays_near_zero():
     assert lengths["posterior-descent"] < 0.6 * lengths["whitening"]
 
 
+@pytest.mark.audit
 def test_gradients_of_noise_alone_are_shrunk_to_the_least_gain():
     noise, bend = np.float64(1e-4), np.full(D, 0.25)
     with double_precision():
@@ -153,6 +155,7 @@ def test_no_steps_give_back_the_start():
     assert not result.findings
 
 
+@pytest.mark.audit
 def test_without_noise_it_is_whitened_descent_without_noise():
     problem, budget = logistic(), Budget(math.inf)
     found, plain = (
@@ -257,6 +260,7 @@ def test_estimators_take_it_by_name_and_users_are_protected_alike():
     assert result.transcript.epsilon(BUDGET.delta) <= BUDGET.epsilon * (1 + 1e-6)
 
 
+@pytest.mark.audit
 def test_the_gain_grows_with_the_budget():
     gains = []
     for epsilon in (0.03, 0.3, 3.0):

@@ -47,6 +47,7 @@ def test_the_noise_of_poisson_batches(rate, steps, epsilon, relation, noise_over
     assert solver.noise_multiplier * relation.factor == pytest.approx(noise_over_clip, rel=2e-3)
 
 
+@pytest.mark.later("Relation.ADD_OR_REMOVE_ONE")
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 def test_the_rate_is_the_smallest_that_keeps_the_noise(relation):
     public, budget = Public(n=20_000, d=10, relation=relation), Budget(1.0, 1e-6)
@@ -109,7 +110,7 @@ def test_batches_of_everybody_run_and_are_replayed():
     assert result.transcript.releases == 9
 
 
-@pytest.mark.later("l1-0.9", "ridge-0.0")
+@pytest.mark.at_once("ridge-0.9")
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("regulariser", [Ridge(0.1), L1(0.03)], ids=["ridge", "l1"])
 def test_without_noise_batches_of_everybody_end_at_the_optimum(momentum, regulariser):

@@ -56,7 +56,7 @@ def solved(problem: Problem, solver, epsilon: float, by_user: bool = False):
     return minimize(problem, units(by_user), budget=budget, solver=solver, random_state=0)
 
 
-@pytest.mark.later("newton-10.0-10.0")
+@pytest.mark.later("newton-10.0-10.0", "newton-1000000.0-10.0")
 @pytest.mark.parametrize(("name", "alpha", "epsilon"), but_later(QUICK, EVERY))
 def test_a_strong_ridge_shrinks_and_does_not_diverge(name, alpha, epsilon):
     for by_user in (False, True):

@@ -86,7 +86,7 @@ GIVEN = {
 }
 
 
-@pytest.mark.later("RV5a")
+@pytest.mark.at_once("RV5d")
 @pytest.mark.parametrize(
     ("solver", "problem", "expected"),
     [
@@ -145,6 +145,7 @@ def descended(problem):
     return solver.solve(LocalCurator(units, ledger), problem).params
 
 
+@pytest.mark.audit
 def test_momentum_and_the_proximal_step_share_the_optimum_as_fixed_point():
     problem = Problem(losses.logistic, L1(0.05))
     units = reference_units()
@@ -158,6 +159,7 @@ def test_momentum_and_the_proximal_step_share_the_optimum_as_fixed_point():
     assert float(result.params[0]) == 0.0
 
 
+@pytest.mark.audit
 def test_infinite_epsilon_reaches_the_optimum_from_sampled_differences():
     budget = Budget(np.inf, 1e-6)
     result = minimize(RIDGE, reference_units(), budget=budget, solver=SVRG(rate=0.5), random_state=1)
@@ -187,6 +189,7 @@ class Eager(LocalCurator):
         return self._iterate_eagerly(step, state, times, slots, feeds)
 
 
+@pytest.mark.later("plus_plus")
 @pytest.mark.parametrize("kind", [SVRG, SVRG.plus_plus])
 def test_the_compiled_loop_walks_the_same_path_as_the_eager_one(kind):
     solver = kind(inner_steps=2, step_size=1.0, momentum=0.5, difference_clip=1.0, tail=0.5, **GIVEN)
@@ -256,6 +259,7 @@ def test_the_calibrated_multipliers():
     assert solver.noise_multiplier == pytest.approx(4.8009, rel=2e-3)
 
 
+@pytest.mark.later("SVRG-Relation.REPLACE_ONE", "plus_plus-Relation.ADD_OR_REMOVE_ONE")
 @pytest.mark.parametrize("relation", list(Relation))
 @pytest.mark.parametrize("kind", [SVRG, SVRG.plus_plus])
 def test_a_configured_run_costs_its_budget_and_no_more(kind, relation):
@@ -286,6 +290,7 @@ def test_epochs_of_svrg_plus_plus_double():
     assert solver.releases() == 4 + 30 * solver.inner_steps
 
 
+@pytest.mark.audit
 def test_the_papers_noise_at_its_settings_is_far_from_what_is_claimed():
     n, steps, epsilon, delta = 200_000, 75_000, 0.2, 1e-3
     papers = np.sqrt(steps * np.log(1 / delta)) / (n * epsilon)  # equation (3) with c = 1, over G
@@ -312,7 +317,7 @@ def test_a_delta_of_zero_is_refused():
 # One unit ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.later("replace-one-once", "add-or-remove-one-once", "add-or-remove-one-paper")
+@pytest.mark.audit
 @pytest.mark.parametrize("variant", ["once", "paper"])
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 def test_one_unit_moves_every_query_by_its_sensitivity_and_no_more(relation, variant):
@@ -394,6 +399,7 @@ def test_what_is_given_is_kept_even_where_it_is_unstable():
     assert "stability test fails" in notices[-1]
 
 
+@pytest.mark.audit
 def test_a_bad_condition_number_asks_for_momentum():
     known, budget = public(1_000_000), Budget(1.0, 1e-6)
     solver = SVRG().configure(Instance(Problem(losses.logistic, Ridge(1e-3)), known, budget))

@@ -72,6 +72,7 @@ def plain_averaging(features, labels, owners, solver, *, ridge, radius):
     return params, clip
 
 
+@pytest.mark.later("dense")
 @pytest.mark.parametrize("layout", ["dense", "sparse"])
 def test_without_noise_it_is_the_plain_algorithm(layout: str) -> None:
     units, features, (labels, owners) = thirty_users()
@@ -134,6 +135,20 @@ HOSTILE = {
 }
 
 
+@pytest.mark.at_once(
+    "squared-huge rows-add-or-remove-one",
+    "squared-huge rows-replace-one",
+    "squared-huge targets-add-or-remove-one",
+    "squared-huge targets-replace-one",
+    "squared-no numbers-add-or-remove-one",
+    "squared-no numbers-replace-one",
+    "squared-nothing-replace-one",
+    "squared-rows without end-add-or-remove-one",
+    "squared-rows without end-replace-one",
+    "squared-ten thousand records-add-or-remove-one",
+    "squared-ten thousand records-replace-one",
+    "squared-the opposite-replace-one",
+)
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 @pytest.mark.parametrize("kind", HOSTILE)
 @pytest.mark.parametrize("loss", ["squared", "own"])
@@ -277,6 +292,7 @@ def test_records_are_never_thought_of_as_users() -> None:
     assert not wins(Instance(Problem(losses.logistic), Public(n=300, d=20), Budget(1.0, 1e-6)))
 
 
+@pytest.mark.audit
 def test_users_who_differ_are_fitted_in_rounds_with_noise() -> None:
     rng = np.random.default_rng(1)
     owners = np.arange(60_000) // 60

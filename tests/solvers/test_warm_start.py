@@ -53,6 +53,7 @@ def warm(**others):
     return WarmStart(inner=inner, low=0.0, high=4.0, **others)
 
 
+@pytest.mark.later("Relation.REPLACE_ONE")
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_it_finds_the_valley_that_descent_does_not(relation):
     units = units_of(relation=relation)

@@ -216,7 +216,7 @@ def test_the_rule_chooses_which_average_is_returned_unless_the_inner_solver_says
     assert Whitening(inner=GradientDescent(returns="last")).configure(instance).inner.returns == "last"
 
 
-@pytest.mark.later("problem2-own")
+@pytest.mark.at_once("problem1-projection")
 @pytest.mark.parametrize(
     ("problem", "word"),
     [
@@ -256,6 +256,7 @@ def test_it_beats_plain_descent_where_columns_differ():
     assert excess["whitening"] < excess["gradient-descent"]
 
 
+@pytest.mark.audit
 def test_with_the_noise_off_it_reaches_the_optimum_of_the_original_problem():
     rows, labels = skewed(n=2000, d=4)
     units = Units.from_arrays(rows, labels, row_bound=2.0)
@@ -323,6 +324,7 @@ def counted_units(**options):
     return Units.from_arrays(rows, counts, **options)
 
 
+@pytest.mark.later("replace-one")
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 def test_counts_begin_at_their_released_mean_and_cost_what_was_planned(relation):
     units = counted_units(relation=relation, n=4_000)
@@ -391,6 +393,7 @@ def _leaves(solver, units):
     return list(leaves.items())
 
 
+@pytest.mark.audit
 def test_scale_and_shift_help_where_few_steps_stay_near_the_start():
     rng = np.random.default_rng(1)
     rows = rng.uniform(-1, 1, (4_000, 40))
@@ -428,6 +431,7 @@ def test_a_share_that_leaves_no_room_is_planned_without_scale_and_shift():
         assert solver.rescaling_share == (0.1 if share < 0.9 else 0.0)
 
 
+@pytest.mark.audit
 def test_counts_with_a_free_column_are_whitened_by_default():
     sizes = {"n": 5000, "d": 4, "epsilon": 1.0, "delta": 1e-8}
     chosen = plan(COUNTS, **sizes).default
@@ -435,6 +439,7 @@ def test_counts_with_a_free_column_are_whitened_by_default():
     assert chosen.predicted_excess is None
 
 
+@pytest.mark.audit
 def test_counts_without_a_constant_column_are_left_to_probed_descent_unless_asked_otherwise():
     counts = Problem(losses.poisson(2.5, 20.0), Ridge(1e-3))
     sizes = {"n": 5000, "d": 6, "epsilon": 1.0, "delta": 1e-8}

@@ -33,6 +33,7 @@ def losses_of_groups(params, features, groups, labels):
     return np.array([np.mean(each[groups == g]) for g in range(3)])
 
 
+@pytest.mark.audit
 def test_without_noise_it_is_the_plain_descent_ascent_on_the_groups():
     features, groups, labels = grouped_records(500)
     units = Units.from_arrays(features, (groups + 1) * labels, row_bound=2.0, storage="float64")
@@ -53,6 +54,7 @@ def test_without_noise_it_is_the_plain_descent_ascent_on_the_groups():
     np.testing.assert_allclose(result.findings["group_weights"].value[-1], weights, rtol=1e-9)
 
 
+@pytest.mark.audit
 def test_without_noise_the_worst_group_is_better_off_than_after_a_plain_fit():
     features, groups, labels = grouped_records()
     units = Units.from_arrays(features, (groups + 1) * labels, row_bound=2.0)
@@ -110,6 +112,7 @@ def test_many_groups_are_drawn_and_few_are_not():
         WorstGroupDescent(draws=4).configure(Instance(Problem(cvar), PUBLIC, Budget(1.0, 1e-6)))
 
 
+@pytest.mark.audit
 def test_drawn_groups_are_those_with_large_losses():
     rng = np.random.default_rng(0)
     groups, features = rng.integers(0, 60, 20_000), rng.uniform(-1.0, 1.0, (20_000, 3))

@@ -48,6 +48,7 @@ def test_both_stages_cost_the_budget_together():
     assert without.inner.noise_multiplier == 0
 
 
+@pytest.mark.audit
 def test_an_intercept_stays_outside_of_the_ball_and_is_always_kept():
     features, targets = sparse_records(2000)
     rows = np.hstack([features[:, :10], np.ones((2000, 1))])

@@ -24,7 +24,7 @@ from tests.support.evidence_page import page
 ROOT = Path(__file__).resolve().parent.parent.parent
 FOLDER = ROOT / "docs"
 PROPERTY = "evidence"  # under which a line travels with the report of its test
-MARKED = re.compile(r"pytest\.mark\.(audit|later|evidence)|\b(in_turn|but_later)\(|_IN_TURN\b")
+MARKED = re.compile(r"pytest\.mark\.(audit|later|at_once|evidence)|\b(in_turn|but_later)\(|_IN_TURN\b")
 PACKAGES = ("privopt", "numpy", "jax", "scipy", "numba", "dp-accounting", "hypothesis")
 FEATURES = ("sse4_2", "avx", "avx2", "fma", "avx512f", "aes", "asimd", "sve")
 

@@ -37,20 +37,29 @@ def case_of(item: pytest.Item) -> str:
     return getattr(getattr(item, "callspec", None), "id", "")
 
 
+def waits(item: pytest.Item) -> bool:
+    """Whether its marks `later` and `at_once` leave a case to the audit."""
+    later, at_once = item.get_closest_marker("later"), item.get_closest_marker("at_once")
+    if later is not None and case_of(item) in later.args:
+        return True
+    return at_once is not None and case_of(item) not in at_once.args
+
+
 def require_cases(items: Iterable[pytest.Item]) -> None:
-    """Refuse a name in `@pytest.mark.later` that no case has.
+    """Refuse a name in `@pytest.mark.later` or `@pytest.mark.at_once` that no case has.
 
     Raises:
-        pytest.UsageError: it names the test and the case.
+        pytest.UsageError: it names the test, the mark and the case.
     """
-    wait: dict[str, set[str]] = {}
+    named: dict[tuple[str, str], set[str]] = {}
     for item in items:
-        mark = item.get_closest_marker("later")
-        if mark is not None:
-            wait.setdefault(item.nodeid.split("[")[0], set(mark.args)).discard(case_of(item))
-    for test, left in wait.items():
+        for name in ("later", "at_once"):
+            mark = item.get_closest_marker(name)
+            if mark is not None:
+                named.setdefault((item.nodeid.split("[")[0], name), set(mark.args)).discard(case_of(item))
+    for (test, name), left in named.items():
         if left:
-            raise pytest.UsageError(f"{test} has no case {min(left)!r}, which it marks as `later`")
+            raise pytest.UsageError(f"{test} has no case {min(left)!r}, which it marks as `{name}`")
 
 
 def _name(values: list[Any]) -> str:

@@ -44,6 +44,7 @@ def configured(name, relation="replace-one", work=WORK, **options):
         return Finishing(inner=INNER[name], **options).configure(Task(work, public, BUDGET))
 
 
+@pytest.mark.later("adaptive-replace-one", "mwem-replace-one")
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 @pytest.mark.parametrize("name", INNER)
 def test_it_releases_what_it_planned_replays_and_no_neighbour_moves_it_further(name, relation):

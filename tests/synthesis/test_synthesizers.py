@@ -63,7 +63,7 @@ def largest(program, rows, workload, budget=BUDGET, seeds=(1,)):
     return float(np.mean([np.max(np.abs(one - exact)) for one in found]))
 
 
-@pytest.mark.later("adaptive-marginals")
+@pytest.mark.at_once("gaussian-marginals", "query-game")
 @pytest.mark.parametrize(
     "program",
     [AdaptiveMarginals(), GaussianMarginals(), MWEM(), QueryGameML(), QueryGame()],
@@ -75,6 +75,7 @@ def test_every_model_is_far_better_than_the_uniform_table(program):
     assert largest(program, rows, BITS) < 0.2 * uniform
 
 
+@pytest.mark.audit
 def test_marginals_are_measured_better_than_drawn():
     rows = correlated_bits()
     game = largest(QueryGame(), rows, BITS)
@@ -82,6 +83,7 @@ def test_marginals_are_measured_better_than_drawn():
     assert largest(GaussianMarginals(), rows, BITS) < 0.7 * game
 
 
+@pytest.mark.audit
 def test_dual_query_finds_the_marginals_too():
     rows = correlated_bits(4)
     workload = Workload.ways((2,) * 4, 2)
@@ -126,6 +128,7 @@ def test_the_game_can_be_purely_private():
         assert result.transcript.epsilon(0.0) <= 1.0
 
 
+@pytest.mark.audit
 def test_more_choices_than_marginals_and_one_column_are_no_special_case():
     rows = correlated_bits(3, 400)
     work = Workload.ways((2, 2, 2), 2)

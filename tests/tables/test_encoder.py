@@ -384,6 +384,7 @@ def test_every_number_lands_in_the_numeric_range(ages: list[float], low: float, 
     assert np.all((features >= np.float32(-0.1)) & (features <= np.float32(0.7)))
 
 
+@pytest.mark.audit
 @given(texts=st.lists(st.text("0123456789.+-eEinfatyxX_ \t\u0663", max_size=6), max_size=5))
 def test_text_is_read_as_the_same_number_whatever_stands_beside_it(texts: list[str]) -> None:
     def read(cells: list[str]) -> np.ndarray:

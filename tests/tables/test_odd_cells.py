@@ -21,6 +21,16 @@ EVERY_KIND: dict[str, tuple[dict[str, Any], Any]] = {
 }
 
 
+@pytest.mark.later(
+    "None-pixels",
+    "file1-category",
+    "file1-date",
+    "file1-flag",
+    "file1-huge number",
+    "file1-number",
+    "file1-set",
+    "file1-whole number",
+)
 @pytest.mark.parametrize("kind", EVERY_KIND)
 @pytest.mark.parametrize("file", [None, {"missing": ["NA", "-9"]}])
 @in_silence()

@@ -34,6 +34,7 @@ WRITTEN = [
 ]
 
 
+@pytest.mark.later("frames: numbers of Polars")
 @pytest.mark.parametrize("name", but_later(A_TENTH, CASES))
 def test_nothing_is_silently_wrong(name: str, tmp_path: Path) -> None:
     if "Polars" in name:

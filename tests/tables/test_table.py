@@ -48,6 +48,7 @@ def together(blocks: Any) -> RecordBlock:
     return RecordBlock(*(np.concatenate([part[k] for part in parts]) for k in range(3)))
 
 
+@pytest.mark.later("one.csv", "one.csv.gz", "one.tsv", "texts")
 @pytest.mark.parametrize("form", FORMS)
 def test_records_are_the_same_in_every_form_and_from_any_row_on(form: str, folder: Path) -> None:
     records = Table.open(str(folder / form), SCHEMA).records(groups="who")
@@ -63,6 +64,7 @@ def test_records_are_the_same_in_every_form_and_from_any_row_on(form: str, folde
     assert again.fingerprint() == records.fingerprint()
 
 
+@pytest.mark.at_once("deep/**/*.parquet", "four", "one.parquet")
 @pytest.mark.parametrize("form", FORMS)
 def test_units_are_the_same_to_the_byte_in_every_form(form: str, folder: Path) -> None:
     table = toy_table()
@@ -222,6 +224,12 @@ IN_TWO_WAYS = {
 }
 
 
+@pytest.mark.later(
+    "numbers beside bytes",
+    "texts beside doubles",
+    "texts in dictionaries beside bytes",
+    "whole numbers near 2^60 beside doubles",
+)
 @pytest.mark.parametrize("way", IN_TWO_WAYS)
 def test_one_person_is_not_two_users_where_files_store_keys_in_two_ways(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -414,7 +422,7 @@ def test_uuids_are_keys_as_the_texts_that_write_them(tmp_path: Path) -> None:
     assert read.private_keys.tolist() == [str(one) for one in people]
 
 
-@pytest.mark.later("midpoint-3")
+@pytest.mark.at_once("indicator-5")
 @pytest.mark.parametrize(("rule", "width"), [("midpoint", 3), ("zero", 3), ("indicator", 5)])
 def test_a_table_says_what_a_missing_cell_becomes(rule: str, width: int, tmp_path: Path) -> None:
     table = pa.table({"age": [None, 50.0], "sex": ["m", "f"], "who": [1, 2], "ill": [1, 0]})

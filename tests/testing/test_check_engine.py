@@ -14,6 +14,7 @@ from privopt.testing import ContractViolation, Rule, check_engine
 QUICK = {"queries": [ClippedGradient(loss=losses.squared, at=np.array([3.0, -2.0, 5.0, 1.0]), clip=0.3)]}
 
 
+@pytest.mark.later("InProcessEngine")
 @pytest.mark.parametrize("engine", [InProcessEngine, ReferenceEngine])
 def test_the_engines_of_the_library_pass(engine):
     check_engine(engine, relations=["add-or-remove-one"], pairs=2)

@@ -124,6 +124,7 @@ REPORTS = {
 }
 
 
+@pytest.mark.later("adaptive")
 @pytest.mark.parametrize("name", REPORTS)
 def test_an_altered_leaf_is_refused_refuted_or_listed(name):
     make, every = REPORTS[name]

@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import itertools
 import json
 import shutil
 
@@ -75,21 +76,26 @@ def changed(document, path, value):
     return result
 
 
-def test_no_value_of_one_copy_has_another_type(folder):
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.audit)])
+def test_no_value_of_one_copy_has_another_type(folder, every):
     """`seeded: 0`, `n: 300.0` or `classes: [false, true]` where another member, or a copy, says otherwise."""
     report, model = read(folder / "report.json"), read(folder / "model.json")
     tried = 0
-    for path, value in places({key: member for key, member in report.items() if key != "model"}):
+
+    def some(found):
+        return itertools.islice(found, 0, None, every)
+
+    for path, value in some(places({key: member for key, member in report.items() if key != "model"})):
         write(folder / "report.json", changed(report, path, value))
         assert finding(folder) is Finding.REFUTED, (path, value)
         tried += 1
     write(folder / "report.json", report)
     for part in ("plan", "estimator"):
-        for path, value in places(model["document"][part], ("document", part)):
+        for path, value in some(places(model["document"][part], ("document", part))):
             write(folder / "model.json", changed(model, path, value))
             assert finding(folder) is Finding.REFUTED, (path, value)
             tried += 1
-    assert tried > 100
+    assert tried > 100 // every
 
 
 def no_runs(folder):

@@ -39,6 +39,7 @@ def verdict_on(document):
     return verdicts_on(parse_json(json.dumps(document).encode(), "report"))[0]
 
 
+@pytest.mark.later("sampled")
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_true_report_gets_its_verdict(name):
     verdict = verdict_on(json.loads(text_of(name)))

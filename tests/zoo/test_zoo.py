@@ -90,6 +90,14 @@ def test_the_growth_holds_on_the_region_and_gap_is_the_excess_of_the_start(probl
     assert growth.gap_within(problem.lipschitz) <= growth.gap
 
 
+@pytest.mark.at_once(
+    "ball_logistic(radius=4, d=5)",
+    "factorisation(radius=0.25, d=5)",
+    "max_linear(d=5)",
+    "power(p=1.5, d=5)",
+    "separable_logistic(d=5)",
+    "sine(d=5)",
+)
 @every_problem
 def test_the_bounds_of_one_record_hold_on_the_region(problem, points, n):
     features, targets = (jnp.asarray(part) for part in problem.records(n, seed=1))
@@ -113,6 +121,9 @@ def test_the_bounds_of_one_record_hold_on_the_region(problem, points, n):
     assert np.all(np.linalg.norm(features, axis=1) <= problem.row_bound)
 
 
+@pytest.mark.at_once(
+    "factorisation(radius=0.25, d=5)", "least_squares(d=6, rank=3)", "power(p=1.5, d=5)", "valley(p=2, d=5)"
+)
 @every_problem
 def test_the_mean_over_the_records_is_the_objective(problem, points, n):
     features, targets = problem.records(n, seed=2)
@@ -201,6 +212,7 @@ def network(params, features):
     return jnp.sum(params[20:] * hidden)
 
 
+@pytest.mark.audit
 def test_the_tangent_kernel_bounds_the_growth_of_a_network_at_its_start():
     generator = np.random.default_rng(0)
     params = jnp.asarray(generator.standard_normal(24))
@@ -263,6 +275,9 @@ def curator_on(problem, n, relation, plan):
     return LocalCurator(units, Ledger(Budget(1e9, 1e-6), relation, plan=plan), noise=FormulaNoise())
 
 
+@pytest.mark.later(
+    "power(p=1.5, d=5)-replace-one", "power(p=4, d=5)-add-or-remove-one", "power(p=4, d=5)-replace-one"
+)
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 @pytest.mark.parametrize("problem", [zoo.power(4.0, 5), zoo.power(1.5, 5), zoo.sine(5)], ids=lambda p: p.name)
 def test_the_exact_curator_gives_the_run_of_a_curator_on_the_records(problem, relation):
@@ -292,6 +307,7 @@ class Asking:
         return sequence([*(Gaussian(5.0).event() for _ in self.queries), Gaussian(1.0).event()])
 
 
+@pytest.mark.audit
 def test_the_exact_curator_answers_every_gradient_query_as_a_curator_does():
     problem, n = zoo.sine(4), 200
     at, before = jnp.linspace(0.5, 1.5, 4), jnp.linspace(0.4, 1.6, 4)
