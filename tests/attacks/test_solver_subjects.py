@@ -2,8 +2,7 @@ import pytest
 
 from privopt.attacks.lockstep import in_lockstep
 from privopt.attacks.optimal import optimal_attack
-from privopt.attacks.solver_subjects import solver_subject
-from privopt.attacks.subjects import Claim
+from privopt.attacks.subjects import Claim, solver_subject
 from privopt.ledger.amounts import Budget
 from privopt.public import Relation
 from privopt.solvers.registry import NAMES

@@ -40,7 +40,13 @@ def run(case, relation, curator_type, *units, seed=3):
 def trial(request):
     """A case, as `check_synthesizer` tries it: run once, and then promise by promise."""
     case, relation = request.param
-    data = ToyTable(problem=case.workload, relation=Relation.parse(relation), records=N, by_user=case.by_user)
+    data = ToyTable(
+        problem=case.workload,
+        relation=Relation.parse(relation),
+        records=N,
+        columns=len(case.workload.levels),
+        by_user=case.by_user,
+    )
     with double_precision():
         yield SynthesizerTrial(case.synthesizer, data, BUDGET, f"{case.name}, {relation}")
 

@@ -14,6 +14,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.composition import alternatives
 from privopt.ledger.events import GaussianEvent, NoEvent, Parallel, Poisson, Sequence
 from privopt.ledger.ledger import Ledger
+from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.additive import Gaussian, Laplace
 from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
@@ -132,3 +133,21 @@ def test_a_stream_is_fed_by_the_units_that_have_paid_for_it_only():
         with pytest.raises(ValueError, match="no other curator's units have paid"):
             stream.ask("add", query(), on=stranger)
     stream.ask("add", query(), on=first.allot("lent", share=0.5))
+
+
+class Mine(LocalCurator):
+    """A curator of somebody's own, which says nothing of its parts."""
+
+
+def test_parts_of_a_curator_are_of_its_kind_with_streams_of_their_own():
+    units = Units.from_arrays(np.ones((N, D)), np.ones(N), row_bound=1.0)
+    curator = Mine(units, Unlimited("replace-one"), noise=NoiseSource(2))
+    curator.stream("noise", STREAM, (D,))
+    blocks = curator.blocks(2)
+    for part in (*blocks, curator.view(np.eye(D), 1.0), curator.filtered("inner", NOISE)):
+        assert type(part) is Mine
+        assert part.transcript is curator.transcript
+        assert not part._streams
+        assert part.cut_from is (curator if part in blocks else None)
+        assert [block.count for block in part.lineage] == ([2] if part in blocks else [])
+    assert len(curator._streams) == 1

@@ -45,11 +45,6 @@ class Watched(LocalCurator):
     kept: set[str]
     made: set[str]
 
-    def _child(self, private_engine: Any, ledger: Any) -> LocalCurator:
-        child = Watched(private_engine, ledger, noise=self._noise, transcript=self.transcript)
-        child.kept, child.made = self.kept, self.made
-        return child
-
     def _mapped_units(self, *arguments: Any) -> Any:
         self.made.add("maps")
         return super()._mapped_units(*arguments)

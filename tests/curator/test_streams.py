@@ -148,7 +148,7 @@ def test_a_request_is_refused_before_anything_is_read_or_entered(unread, monkeyp
     ):
         with pytest.raises(ValueError, match=match):
             stream.ask(name, fed, **arguments)
-    assert len(curator._streams[stream._key].entered) == 0
+    assert len(curator._streams[stream.key].entered) == 0
     sampler = VertexSampler.weighted_average(
         step_weights=[1.0], inverse_temperatures=[1.0, 1.0], draws=1, half_range=1.0, sensitivities=0.1
     )
@@ -247,7 +247,7 @@ def test_an_item_of_a_sensitivity_that_no_noise_fits_is_refused_before_it_is_rea
     stream = curator.stream("sums", SUMS, (D,))
     with pytest.raises(ValueError, match="the sensitivity"):
         stream.ask("add", Wrong(loss=unread.loss, at=unread.at, clip=0.5))
-    assert len(curator._streams[stream._key].entered) == 0
+    assert len(curator._streams[stream.key].entered) == 0
 
 
 def test_a_program_over_streams_replays():

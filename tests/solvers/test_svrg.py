@@ -52,8 +52,8 @@ class ForcedBatches(LocalCurator):
     def private_draw(self, sampling):
         return None if isinstance(sampling, EveryUnit) else self.batches.pop(0)
 
-    def _iterate_compiled(self, step, state, times, slots, feeds):
-        return self._iterate_eagerly(step, state, times, slots, feeds)
+    def _compiles(self, slots, feeds):
+        return False
 
 
 def reference_units(**options):
@@ -185,8 +185,8 @@ def test_the_first_difference_of_an_epoch_is_released_as_exactly_zero():
 class Eager(LocalCurator):
     """A curator that compiles no loops."""
 
-    def _iterate_compiled(self, step, state, times, slots, feeds):
-        return self._iterate_eagerly(step, state, times, slots, feeds)
+    def _compiles(self, slots, feeds):
+        return False
 
 
 @pytest.mark.later("plus_plus")

@@ -59,9 +59,6 @@ class ExactCurator(Dataless):
         del sampling
         return mechanism.release(self._noise, np.asarray(self._mean(query)), float(sensitivity))
 
-    def _iterate_compiled(self, step, state, times, slots, feeds):
-        return self._iterate_eagerly(step, state, times, slots, feeds)
-
     def _draw_public_seed(self, name):
         return 0
 

@@ -7,8 +7,7 @@ import json
 import pytest
 from tests.support import report_samples as samples
 
-from privopt.curator.streams import unanswered
-from privopt.curator.transcript import Transcript
+from privopt.curator.transcript import Transcript, unanswered
 from privopt.ledger.events import EveryUnit, GaussianEvent
 from privopt.public import Relation
 from privopt.report.page import combined_json

@@ -1,6 +1,7 @@
 """From what an attacker got right to a lower bound on epsilon, with confidence."""
 
 import math
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -34,13 +35,19 @@ def one_run_epsilon(
     canaries: int, guesses: int, right: int, delta: float, confidence: float = CONFIDENCE
 ) -> float:
     """The largest epsilon that the guesses of one run refute; 0 where they refute none."""
-    low, high = 0.0, _MOST_EPSILON
-    if chance_of_guesses(canaries, guesses, right, 0.0, delta) > 1 - confidence:
-        return 0.0
-    for _ in range(_HALVINGS):
+
+    def refuted(epsilon: float) -> bool:
+        return chance_of_guesses(canaries, guesses, right, epsilon, delta) <= 1 - confidence
+
+    return largest_refuted(refuted, _MOST_EPSILON, _HALVINGS) if refuted(0.0) else 0.0
+
+
+def largest_refuted(refuted: Callable[[float], bool], most: float, halvings: int) -> float:
+    """The largest epsilon that is refuted, from below; 0 is, and what is larger than `most` is not."""
+    low, high = 0.0, most
+    for _ in range(halvings):
         middle = (low + high) / 2
-        refuted = chance_of_guesses(canaries, guesses, right, middle, delta) <= 1 - confidence
-        low, high = (middle, high) if refuted else (low, middle)
+        low, high = (middle, high) if refuted(middle) else (low, middle)
     return low
 
 

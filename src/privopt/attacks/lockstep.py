@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from scipy import special
 from scipy.special import log_ndtr
 
-from privopt.attacks.confidence import CONFIDENCE, mean_is_above_one
+from privopt.attacks.confidence import CONFIDENCE, largest_refuted, mean_is_above_one
 from privopt.attacks.laws import Law, Lean, choice, law_of
 from privopt.curator import loops
-from privopt.curator.audit import distance
+from privopt.curator.audit import distance, ratio
 from privopt.curator.handles import Feed, StreamRequest
 from privopt.curator.local import LocalCurator
 from privopt.curator.run import Run
@@ -117,13 +117,7 @@ def transcript_epsilon(
             shares = np.exp(np.minimum(_LARGEST, parts - math.log(delta)))
         return mean_is_above_one(shares, confidence)
 
-    if not holds(0.0):
-        return 0.0
-    low, high = 0.0, float(np.max(log_ratios))
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
+    return largest_refuted(holds, float(np.max(log_ratios)), _HALVINGS) if holds(0.0) else 0.0
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -206,12 +200,18 @@ class Observed:
     parted: str = ""
     same_end: bool = True
 
+    def answered(self, name: str, law: Law) -> Any:
+        """Note an answer and what it says; give it."""
+        self.laws.append(law)
+        self.names.append(name)
+        return law.released
+
     def moved(self, query: Query, far: float, offer: "Offer") -> None:
         """Note how far a value moved."""
-        ratio = 0.0 if far == 0 else far / offer.sensitivity if offer.sensitivity > 0 else math.inf
-        if ratio > self.longest.ratio:
+        over = ratio(far, offer.sensitivity)
+        if over > self.longest.ratio:
             self.longest = Move(
-                ratio=ratio, name=query.name, beyond=far / offer.most if offer.most > 0 else 0.0
+                ratio=over, name=query.name, beyond=far / offer.most if offer.most > 0 else 0.0
             )
 
     @property
@@ -242,6 +242,11 @@ class Meeting:
         self.steering, self.noise, self.observed = steering, noise, Observed()
         self._slots: list[Any] = [None, None]
         self._barrier = threading.Barrier(2, timeout=PATIENCE)
+
+    @property
+    def lean(self) -> Lean:
+        """How far the next answer leans."""
+        return partial(self.steering.lean, self.observed.log_ratio, self.observed.spread)
 
     def exchange(self, side: int, item: Any) -> tuple[Any, Any]:
         """Show something to the other side and see what it shows.
@@ -302,12 +307,6 @@ class SideCurator(LocalCurator):
         self.meeting, self.side = meeting, side
         return self
 
-    def _child(self, private_engine: Engine, ledger: Payer) -> "SideCurator":
-        child = type(self)(
-            private_engine, ledger, noise=self._noise, observer=self._observer, transcript=self.transcript
-        )
-        return child.bind(self.meeting, self.side)
-
     def private_offer(
         self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar
     ) -> Offer:
@@ -352,27 +351,25 @@ class SideCurator(LocalCurator):
         plain = isinstance(sampling, EveryUnit) and not isinstance(query, ArgminQuery | PassQuery)
 
         def draw(left: Offer, right: Offer) -> Any:
-            meeting, observed = self.meeting, self.meeting.observed
-            lean = partial(meeting.steering.lean, observed.log_ratio, observed.spread)
-            law = None
+            meeting, observed, law = self.meeting, self.meeting.observed, None
             if plain:
                 ours, theirs = (np.asarray(one.value, np.float64) for one in (left, right))
                 observed.moved(query, distance(ours, theirs, query.norm), left)
                 if left.sensitivity == 0:
                     return left.value
-                law = law_of(mechanism, ours, theirs, left.sensitivity, meeting.noise, lean)
+                law = law_of(mechanism, ours, theirs, left.sensitivity, meeting.noise, meeting.lean)
             elif left.in_question and right.in_question and isinstance(mechanism, Gaussian):
                 (ours, without), (theirs, _) = left.in_question, right.in_question
                 observed.moved(query, distance(ours, theirs, query.norm), left)
                 if left.sensitivity > 0 and mechanism.noise_multiplier > 0:
                     values = (without, ours, theirs)
-                    law = sampled_law(mechanism, values, sampling.rate, left.sensitivity, meeting.noise, lean)
+                    law = sampled_law(
+                        mechanism, values, sampling.rate, left.sensitivity, meeting.noise, meeting.lean
+                    )
             if law is None:
                 observed.unwatched.append(query.name)
                 return mechanism.release(meeting.noise, left.value, left.sensitivity)
-            observed.laws.append(law)
-            observed.names.append(query.name)
-            return law.released
+            return observed.answered(query.name, law)
 
         return self.meeting.answer(self.side, offer, draw)
 
@@ -403,22 +400,11 @@ class SideCurator(LocalCurator):
 
     def _choose(self, name: str, left: NDArray[np.float64], right: NDArray[np.float64]) -> int:
         """One of several vertices, for both sides."""
-        observed, steering = self.meeting.observed, self.meeting.steering
-        lean = partial(steering.lean, observed.log_ratio, observed.spread)
-        law = choice(left, right, self.meeting.noise, lean)
-        observed.laws.append(law)
-        observed.names.append(name)
-        return int(law.released)
+        law = choice(left, right, self.meeting.noise, self.meeting.lean)
+        return int(self.meeting.observed.answered(name, law))
 
-    def _iterate_compiled(
-        self,
-        step: loops.Step,
-        state: Any,
-        times: int,
-        slots: list[loops.Slot],
-        feeds: Mapping[str, Feed],
-    ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
-        return self._iterate_eagerly(step, state, times, slots, feeds)
+    def _compiles(self, slots: list[loops.Slot], feeds: Mapping[str, Feed]) -> bool:
+        return False
 
 
 _SIDE = threading.local()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -27,13 +28,17 @@ from privopt.estimators.synthetic_data import SyntheticData
 from privopt.ledger.amounts import Budget
 from privopt.mean_of_users import user_mean
 from privopt.problems import losses
+from privopt.problems.constraints import L1Ball
+from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.problem import Problem
+from privopt.problems.regularisers import Ridge as RidgePenalty
 from privopt.problems.saddle import BilinearGame
 from privopt.public import Relation
 from privopt.solve import minimize
 from privopt.solve_games import minimax
 from privopt.solvers.base import Solver
 from privopt.solvers.gradient_descent import GradientDescent
+from privopt.solvers.registry import named
 
 # ------------------------------------------------------------------------------------------------------------
 # Neighbours that differ as much as they can: records that hit every clip of a fit, wherever it stands.
@@ -205,22 +210,13 @@ def _fitted(model: Any) -> End:
     return [model.coef_, model.intercept_, model.privacy_.to_json()]
 
 
-def _estimator(make: Callable[..., Any], given: Mapping[str, Any]) -> Run:
-    """A program that fits an estimator."""
+def _estimator(make: Callable[..., Any], given: Mapping[str, Any], *, by_user: bool = False) -> Run:
+    """A program that fits an estimator; `by_user` to users, each with one record."""
 
     def run(claim: Claim, records: Records) -> End:
         model = make(bounds=(-1.0, 1.0), **given, **claim.arguments())
-        return _fitted(model.fit(records.rows, records.targets))
-
-    return run
-
-
-def _users(make: Callable[..., Any], given: Mapping[str, Any]) -> Run:
-    """A program that fits an estimator to users, each with one record."""
-
-    def run(claim: Claim, records: Records) -> End:
-        model = make(bounds=(-1.0, 1.0), **given, **claim.arguments())
-        return _fitted(model.fit(records.rows, records.targets, groups=np.arange(len(records))))
+        users = {"groups": np.arange(len(records))} if by_user else {}
+        return _fitted(model.fit(records.rows, records.targets, **users))
 
     return run
 
@@ -312,8 +308,8 @@ SUBJECTS = {
         ),
         Subject(name="robust-regression", run=_estimator(RobustRegressor, _UNIT), worst=_NEAR),
         Subject(name="lasso-regression", run=_estimator(LassoRegressor, _UNIT), worst=_ENDS),
-        Subject(name="users", run=_users(LogisticRegression, _TWO), worst=_CLASS, kind=int),
-        Subject(name="users-linear", run=_users(LinearRegression, _UNIT), worst=_NUMBER),
+        Subject(name="users", run=_estimator(LogisticRegression, _TWO, by_user=True), worst=_CLASS, kind=int),
+        Subject(name="users-linear", run=_estimator(LinearRegression, _UNIT, by_user=True), worst=_NUMBER),
         Subject(name="loose-bounds", run=_loose, worst=_CLASS, kind=int),
         Subject(
             name="chosen-penalty",
@@ -342,3 +338,62 @@ IN_ONE_RUN: dict[str, tuple[Callable[..., Any], bool]] = {
     "robust-regression": (RobustRegressor, False),
     "lasso-regression": (LassoRegressor, False),
 }
+
+
+# ------------------------------------------------------------------------------------------------------------
+# The solvers of the registry at their defaults, as subjects: each on the first of a few problems that it solves.
+RECORDS = 300
+_PROBLEMS = (
+    Problem(losses.logistic, RidgePenalty(0.01)),
+    Problem(losses.logistic, constraint=L1Ball(2.0)),
+    Problem(GroupedLoss(losses.logistic, 1, (1.0,))),
+)
+
+
+def solver_subject(name: str) -> Subject:
+    """A solver as a subject.
+
+    Args:
+        name: of the registry.
+
+    Raises:
+        ValueError: none of the problems here is one for it.
+    """
+    solver = named(name)
+    for by_user, problem in product((False, True), _PROBLEMS):
+        units = _units(Turned(target=1, others=(0,)).left(RECORDS, int), None, by_user=by_user)
+        if solver.obstacle(problem, units.public) is None:
+            return Subject(
+                name=name,
+                run=_program(name, problem, by_user=by_user),
+                worst=Turned(target=1, others=(0,), share=0.05),
+                kind=int,
+                n=RECORDS,
+            )
+    raise ValueError(f"none of the problems that are attacked here is one for {name!r}.")
+
+
+def _units(records: Records, claim: Claim | None, *, by_user: bool) -> Units:
+    return Units.from_arrays(
+        records.rows,
+        records.targets,
+        classes=[0, 1],
+        relation="replace-one" if claim is None else claim.relation,
+        row_bound=1.0,
+        n=RECORDS if claim is None else claim.n,
+        groups=np.arange(len(records)) if by_user else None,
+    )
+
+
+def _program(name: str, problem: Problem, *, by_user: bool) -> Run:
+    def run(claim: Claim, records: Records) -> End:
+        found = minimize(
+            problem,
+            _units(records, claim, by_user=by_user),
+            budget=claim.budget,
+            solver=name,
+            random_state=claim.seed,
+        )
+        return [found.params, found.status.value]
+
+    return run

@@ -8,8 +8,7 @@ from functools import partial
 from privopt.attacks.confidence import CONFIDENCE
 from privopt.attacks.one_run import FEWEST_PAIRS, Kind, one_run_attack
 from privopt.attacks.optimal import MOST_EPSILON, Attack, optimal_attack
-from privopt.attacks.solver_subjects import solver_subject
-from privopt.attacks.subjects import IN_ONE_RUN, SUBJECTS
+from privopt.attacks.subjects import IN_ONE_RUN, SUBJECTS, solver_subject
 from privopt.commands import screen
 from privopt.commands.screen import Mistake, check_epsilon
 from privopt.json_values import json_value

@@ -1,16 +1,15 @@
 """Evaluates every query of a run on a neighbouring data set as well, and records how far it moved."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.curator import loops
 from privopt.curator.base import Curator
-from privopt.curator.handles import Feed, Held, HiddenMean, Stream, StreamRequest
+from privopt.curator.handles import Held, HiddenMean, Stream, StreamRequest
 from privopt.curator.local import LocalCurator, PointDraw
 from privopt.data.blocks import block_assignment
 from privopt.data.participants import GroupDraw
@@ -19,7 +18,7 @@ from privopt.data.units import Units
 from privopt.engine.protocol import Engine, EngineName
 from privopt.ledger.events import EveryUnit, Sampling
 from privopt.ledger.payer import Payer, Unlimited
-from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism
+from privopt.mechanisms.base import Mechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.queries.base import ArgminQuery, MeanQuery, PassQuery, Query, Scalar
 from privopt.queries.lots import QueryType, without_lot
@@ -64,6 +63,10 @@ class Audit(Curator):
         self.asked: list[Query] = []
         self.added: list[tuple[Mechanism, NDArray[np.float64]]] = []
 
+    @property
+    def _sides(self) -> tuple[LocalCurator, LocalCurator]:
+        return self._left, self._right
+
     def compare(self, query: Query) -> float:
         """How far the query moves over its stated sensitivity, without noise; nothing is charged or recorded.
 
@@ -82,27 +85,23 @@ class Audit(Curator):
             self._compare(query, EveryUnit(), None, stated)
         return self.moves[-1][1]
 
-    def hold(self, query: MeanQuery, *, groups: int | None = None, sample: Stream | None = None) -> Held:
-        """See `Curator.hold`; the same groups, and the same order of points, on both sides."""
-        handle = self._handle(groups, sample, self._left.lot())
+    def _keep_points(self, held: Held, query: MeanQuery, groups: int | None, sample: Stream | None) -> None:
+        """The same groups, and the same order of points, on both sides."""
         query = self._left.with_lots(query)
-        positions = max(side.private_positions for side in (self._left, self._right))
+        positions = max(side.private_positions for side in self._sides)
         private_draw = self._left.draw_points(groups, sample, positions)
-        for side in (self._left, self._right):
+        for side in self._sides:
             private_gone = self._gone(side)
             private_kept = (
                 private_draw if private_gone is None else _points_without(private_gone, *private_draw)
             )
-            side.hold_as(handle, self._for_side(query, side), *private_kept)
-        return handle
+            side.hold_as(held, self._for_side(query, side), *private_kept)
 
-    def hold_mean(self, query: MeanQuery) -> HiddenMean:
-        """See `Curator.hold_mean`; the means of both sides under one handle, and how far apart they are."""
-        handle = self._mean_handle(query)
-        for side in (self._left, self._right):
-            side.hold_mean_as(handle)
-        self._compare(query, EveryUnit(), None, handle.sensitivity)
-        return handle
+    def _keep_mean(self, mean: HiddenMean) -> None:
+        """The means of both sides under one handle, and how far apart they are."""
+        for side in self._sides:
+            side.hold_mean_as(mean)
+        self._compare(mean.query, EveryUnit(), None, mean.sensitivity)
 
     def private_value(self, query: Query, sampling: Sampling, private_draw: NDArray[np.int64] | None) -> Any:
         """The value before noise, of the left side."""
@@ -114,10 +113,9 @@ class Audit(Curator):
 
     def _disjoint_units(
         self, sizes: Sequence[int], ledgers: Sequence[Payer], in_order: bool
-    ) -> list[Curator]:
+    ) -> Sequence[Self]:
         """The same places on both sides, of whichever has more units."""
-        sides = (self._left, self._right)
-        private_count = max(side.private_engine.private_count for side in sides)
+        private_count = max(side.private_engine.private_count for side in self._sides)
         generator = None if in_order else self._noise.units_generator
         parts = block_assignment(self.public, sizes, generator, private_count=private_count)
         return [
@@ -131,21 +129,18 @@ class Audit(Curator):
         ]
 
     def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> Self:
-        left, right = (side.mapped_units(row_map, row_bound) for side in (self._left, self._right))
+        left, right = (side.mapped_units(row_map, row_bound) for side in self._sides)
         return self._pair(left, right, self.ledger, self._place)
 
     def _pair(self, left: LocalCurator, right: LocalCurator, ledger: Payer, place: int | None) -> Self:
         """An audit of other units of both sides that shares what this one keeps."""
-        child = object.__new__(type(self))
-        Curator.__init__(child, left.public, ledger, self.transcript)
-        child._noise, child._left, child._right = self._noise, left, right
-        child._understate, child._place, child.moves = self._understate, place, self.moves
-        child.asked, child.added = self.asked, self.added
+        child = self._copy(left.public, ledger)
+        child._left, child._right, child._place = left, right, place
         return child
 
     def _gone(self, side: LocalCurator) -> int | None:
         """The position of the unit that this side lacks and the other one has; None if it lacks none."""
-        counts = [one.private_engine.private_count for one in (self._left, self._right)]
+        counts = [one.private_engine.private_count for one in self._sides]
         if side.private_engine.private_count == max(counts):
             return None
         return min(counts) if self._place is None else self._place
@@ -160,15 +155,13 @@ class Audit(Curator):
         private_gone = self._gone(side)
         if private_draw is None or private_gone is None:
             return private_draw
-        private_kept = private_draw[private_draw != private_gone]
-        private_kept = private_kept - (private_kept > private_gone)
-        return private_kept[private_kept < side.private_engine.private_count]
+        return moved_up(private_draw, private_gone, side.private_engine.private_count)
 
     def _places(self, side: LocalCurator, private_places: Places) -> Places:
         """Where the units of a block stand on this side."""
         if self._gone(side) is None:
             return private_places
-        private_most = max(one.private_engine.private_count for one in (self._left, self._right))
+        private_most = max(one.private_engine.private_count for one in self._sides)
         private_kept = self._drawn(side, private_places.within(0, private_most))
         assert private_kept is not None
         return GivenPlaces(private_kept)
@@ -179,8 +172,7 @@ class Audit(Curator):
 
     def _draw(self, sampling: Sampling) -> NDArray[np.int64] | None:
         """Positions of whichever side has more units."""
-        sides = (self._left, self._right)
-        return max(sides, key=lambda side: side.private_engine.private_count).private_draw(sampling)
+        return max(self._sides, key=lambda side: side.private_engine.private_count).private_draw(sampling)
 
     def _compare(
         self, query: Query, sampling: Sampling, private_draw: NDArray[np.int64] | None, sensitivity: float
@@ -189,16 +181,14 @@ class Audit(Curator):
         query = self._left.with_lots(query)
         left, right = (
             side.private_value(self._for_side(query, side), sampling, self._drawn(side, private_draw))
-            for side in (self._left, self._right)
+            for side in self._sides
         )
         moved = distance(np.asarray(left), np.asarray(right), query.norm)
         self._note(query, moved, sensitivity)
         return left
 
     def _note(self, query: Query, moved: float, sensitivity: float) -> None:
-        stated = sensitivity * (1.0 - self._understate)
-        measured = stated > 0 and not math.isnan(moved)  # a NaN that survived is as far as anything can move
-        self.moves.append((query.name, 0.0 if moved == 0 else moved / stated if measured else math.inf))
+        self.moves.append((query.name, ratio(moved, sensitivity * (1.0 - self._understate))))
         self.asked.append(query)
 
     def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
@@ -227,7 +217,7 @@ class Audit(Curator):
                     jnp.asarray(solution),
                 )
             )
-            for side in (self._left, self._right)
+            for side in self._sides
         ]
         self._note(query, distance(noises[0], noises[1], query.norm), sensitivity)
 
@@ -261,34 +251,17 @@ class Audit(Curator):
         self, query: PassQuery, order: Any, draw: Callable[[int], Any], sensitivity: float
     ) -> None:
         """What the sensitivity of a pass bounds, in this order and with this noise."""
-        left, right = (side.private_engine.records() for side in (self._left, self._right))
+        left, right = (side.private_engine.records() for side in self._sides)
         self._note(query, query.moved(self.public, left, right, order, draw), sensitivity)
 
-    def _draw_public_seed(self, name: str) -> int:
-        del name
+    def lot(self) -> int:
+        """See `Curator.lot`."""
         return self._left.lot()
 
-    def _open_stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]) -> HiddenState:
-        del name
-        return mechanism.open(self._noise, shape)
-
-    def _answer_stream(self, request: StreamRequest, state: Any) -> Any:
-        ask = getattr(request.mechanism, request.name)
-        if request.query is None:
-            return ask(state, self._noise, **request.arguments)
-        assert isinstance(request.source, Audit)
-        private_value = request.source._compare(request.query, EveryUnit(), None, request.sensitivity)
-        return ask(state, self._noise, private_value, request.sensitivity, **request.arguments)
-
-    def _iterate_compiled(
-        self,
-        step: loops.Step,
-        state: Any,
-        times: int,
-        slots: list[loops.Slot],
-        feeds: Mapping[str, Feed],
-    ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
-        return self._iterate_eagerly(step, state, times, slots, feeds)
+    def private_stream_value(self, request: StreamRequest) -> Any:
+        """The left value; how far the right one is from it is noted."""
+        assert request.query is not None
+        return self._compare(request.query, EveryUnit(), None, request.sensitivity)
 
 
 def _points_without(
@@ -305,6 +278,20 @@ def _points_without(
     if private_sample is not None:
         private_sample = np.append(np.delete(private_sample, private_gone), private_sample[private_gone])
     return private_order, private_sample
+
+
+def moved_up(private_draw: NDArray[np.int64], private_gone: int, private_count: int) -> NDArray[np.int64]:
+    """Where the units that were drawn stand among so many where one is gone: those behind it move up."""
+    private_kept = private_draw[private_draw != private_gone]
+    private_kept = private_kept - (private_kept > private_gone)
+    return private_kept[private_kept < private_count]
+
+
+def ratio(moved: float, stated: float) -> float:
+    """How far a value moved over what is stated; a NaN that survived is as far as anything can move."""
+    if moved == 0.0:
+        return 0.0
+    return moved / stated if stated > 0.0 and not math.isnan(moved) else math.inf
 
 
 def distance(left: NDArray[Any], right: NDArray[Any], norm: str) -> float:

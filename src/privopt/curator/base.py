@@ -9,19 +9,22 @@ nothing. Subclasses say where answers come from: from data (`local.py`), from ze
 """
 
 import abc
+import contextlib
+import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from jaxtyping import Array
 from numpy.typing import NDArray
 
-from privopt.curator import loops
+from privopt.curator import loops, streams
 from privopt.curator.handles import Feed, Held, HiddenMean, OpenStream, Stream, StreamRequest, points_for
-from privopt.curator.streams import StreamKeeper
-from privopt.curator.transcript import FilterMark, PublicDraw, Release, Transcript
-from privopt.data.blocks import Block, block_sizes, require_order
+from privopt.curator.transcript import FilterMark, PublicDraw, Release, Transcript, answering
+from privopt.data.blocks import Block, Lineage, block_sizes, require_order
 from privopt.engine.rounding import rounding_bound
 from privopt.ledger.events import (
     Event,
@@ -35,7 +38,9 @@ from privopt.ledger.events import (
 from privopt.ledger.events import Sequence as EventSequence
 from privopt.ledger.payer import Payer
 from privopt.mechanisms.additive import Gaussian, Laplace
-from privopt.mechanisms.base import Mechanism, checked_sensitivity
+from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism, checked_sensitivity
+from privopt.mechanisms.noise import NoiseSource
+from privopt.mechanisms.tests import TestedSamples
 from privopt.precision import as_jax, require_double_precision
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, Query, Scalar
@@ -45,7 +50,7 @@ from privopt.queries.safeguards import stated_sensitivity
 Observer = Callable[[str, int], None]
 
 
-class Curator(StreamKeeper):
+class Curator(abc.ABC):
     """Answers the releases of one run on one set of units; see the module. A run may use several curators.
 
     `blocks`, `allot`, `filtered` and `view` give further curators: on disjoint parts of the units, on a part of the
@@ -61,7 +66,10 @@ class Curator(StreamKeeper):
         under: the outermost filter that pays for releases here; None if each release is charged by itself.
     """
 
+    lineage: Lineage = ()
     cut_from: "Curator | None" = None
+    under: FilterMark | None = None
+    _noise: NoiseSource
 
     def __init__(
         self, public: Public, ledger: Payer, transcript: Transcript, observer: Observer | None = None
@@ -141,14 +149,14 @@ class Curator(StreamKeeper):
             self._require_room(slot.mechanism, slot.shape)
         # How many items the loop adds to each stream.
         items = {name: times * sum(slot.feed == name for slot in slots) for name in feeds}
-        with self._feeding(feeds, items):
+        with streams.feeding(self, self._streams, feeds, items):
             priced = [slot for slot in slots if not slot.feed]
             self._charge_loop(priced, times)
             run = self._iterate_compiled if self._compiles(slots, feeds) else self._iterate_eagerly
             paid = [(slot.name, slot.mechanism, slot.event(), slot.sampling) for slot in priced]
-            with self._fed(feeds), self._paid_for(paid, times):
-                state, released, sensitivities = run(step, state, times, slots, feeds)
-                scales = self._scales_of_feeds(slots, feeds, sensitivities)
+            with streams.fed(self._streams, feeds), self._paid_for(paid, times):
+                state, released, sensitivities = run(loops.Loop(step, state, times, slots, feeds))
+                scales = streams.scales_of_feeds(self._streams, slots, feeds, sensitivities)
                 for slot, values, moved, stated in zip(slots, released, sensitivities, scales, strict=True):
                     mechanism = feeds[slot.feed].mechanism if slot.feed else slot.mechanism
                     self._record(slot.name, mechanism, slot.event(), slot.sampling, moved, values, stated)
@@ -177,8 +185,68 @@ class Curator(StreamKeeper):
         """Tell the observer that a stage begins, as (stage, 0), for progress output. Nothing is charged or released."""
         self._observe(stage, 0)
 
+    # Streams -----------------------------------------------------------------------------------------------------
+    def stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...] = ()) -> Stream:
+        """Open a mechanism with hidden state; its whole declared schedule is charged now.
+
+        Args:
+            name: what the transcript calls it.
+            mechanism: opens the state; its `requests` are asked through the handle.
+            shape: shape of one item.
+        Raises:
+            BudgetExceeded, PlanMismatch: nothing was read or spent.
+            ValueError: no integers hold its noise; likewise.
+        """
+        event = mechanism.event()
+        self._require_room(mechanism, shape)
+        self.ledger.charge(name, event)
+        key = self.transcript.next_stream()
+        with self._paid_for([(name, mechanism, event, EveryUnit())]):
+            self._streams[key] = OpenStream(self._open_stream(name, mechanism, shape), mechanism.scales())
+            self._record(name, mechanism, event, EveryUnit(), [], np.zeros((1, 0)))
+        self._observe(name, 1)
+        return Stream(self, mechanism, key)
+
+    def ask_stream(self, request: StreamRequest) -> Any:
+        """Feed or draw from an open stream; see `Stream.ask`. Free: the stream was charged when it opened."""
+        request.require_declared()
+        stream, mechanism, query, source = (
+            self._streams[request.key],
+            request.mechanism,
+            request.query,
+            request.source,
+        )
+        with stream:
+            loops.require_sample(stream, request)
+            if query is not None:
+                loops.require_fit(query, mechanism, EveryUnit(), source.public)
+                source._require_answer(type(query))
+                request = source.priced_for_stream(request)
+                streams.require_entry(self, stream.entered, mechanism, source)
+            released = self._answer_stream(request, stream.state)
+            scale = None
+            if query is not None:  # what was refused above has entered nothing
+                stream.entered.add(source.lineage)
+                scale = None if stream.scales is None else stream.scales.next(request.sensitivity)
+            if isinstance(mechanism, TestedSamples):
+                stream.sample.note(request.name, released)
+        if released is not None:
+            values = np.asarray(released)[None]
+            scales = None if scale is None else [scale]
+            self._record(
+                request.label, mechanism, NoEvent(), EveryUnit(), [request.sensitivity], values, scales
+            )
+            self._observe(request.label, 1)
+        return released
+
+    def priced_for_stream(self, request: StreamRequest) -> StreamRequest:
+        """The request with the sensitivity of its query on these units, refused where no noise can match it."""
+        assert request.query is not None
+        sensitivity = self._sensitivity(request.query, EveryUnit())
+        noisy = request.mechanism.event() != NonPrivateEvent()
+        return replace(request, sensitivity=checked_sensitivity(sensitivity, noisy=noisy))
+
     # Points and means that the curator keeps ---------------------------------------------------------------------
-    @abc.abstractmethod
     def hold(self, query: MeanQuery, *, groups: int | None = None, sample: Stream | None = None) -> Held:
         """Compute one clipped vector (a point) per unit or group and keep them here. Free: nothing is released.
 
@@ -186,8 +254,7 @@ class Curator(StreamKeeper):
             query: the contribution that is computed. A unit without records, or whose contribution is not finite, has
                 the point 0.
             groups: C, if points belong to C random groups of units, see `data.participants`, and not to units. A group
-            counts
-                as one unit with the records of all its members; one without records has the point 0.
+                counts as one unit with the records of all its members; one without records has the point 0.
             sample: a stream of `TestedSamples`, if the points are a fresh secret sample for it: it alone answers about
                 them. The contributions of all units are computed all the same.
         Returns:
@@ -197,8 +264,12 @@ class Curator(StreamKeeper):
         Raises:
             ValueError: there are no such groups.
         """
+        held = points_for(self, self.public, groups=groups, sample=sample, seed=self.lot())
+        if sample is not None:  # the stream moves to its fresh sample
+            self._streams[sample.key].sample.begin(held)
+        self._keep_points(held, query, groups, sample)
+        return held
 
-    @abc.abstractmethod
     def hold_mean(self, query: MeanQuery) -> HiddenMean:
         """Compute a mean over all units and keep it here. Free: nothing is released.
 
@@ -209,6 +280,15 @@ class Curator(StreamKeeper):
         Raises:
             ValueError: the query's sensitivity is not argued for, or nobody here can answer it.
         """
+        self._require_answer(type(query))
+        mean = HiddenMean(
+            query=query,
+            public=self.public,
+            sensitivity=float(self._sensitivity(query, EveryUnit())),
+            rounding=2.0 * float(rounding_bound(1.0, self.public.n)) / self.public.n,
+        )
+        self._keep_mean(mean)
+        return mean
 
     # Further curators on the same units or parts of them ---------------------------------------------------------
     def blocks(self, sizes: int | Sequence[int], *, in_order: bool = False) -> list["Curator"]:
@@ -229,7 +309,7 @@ class Curator(StreamKeeper):
             require_order(self.public)
         ledgers = self.ledger.parallel(len(public_sizes))
         cut = self.transcript.next_cut()
-        curators = self._disjoint_units(public_sizes, ledgers, in_order)
+        curators = list(self._disjoint_units(public_sizes, ledgers, in_order))
         for index, curator in enumerate(curators):
             curator.lineage = (*self.lineage, Block(cut, index, len(curators)))
             curator.under, curator.cut_from = self.under, self
@@ -283,6 +363,13 @@ class Curator(StreamKeeper):
             curator.under = FilterMark(self.transcript.next_filter(), event, len(self.lineage))
         return curator
 
+    def _copy(self, public: Public, ledger: Payer) -> Self:
+        """A curator with the same source of answers, on other units or another ledger; its streams are its own."""
+        child = copy.copy(self)
+        child.public, child.ledger, child._streams = public, ledger, {}
+        child.lineage, child.under, child.cut_from = (), None, None
+        return child
+
     def _related(self, curator: "Curator") -> "Curator":
         """Mark a curator on the same units as being of the same block and under the same filter; return it."""
         curator.lineage, curator.under = self.lineage, self.under
@@ -293,9 +380,51 @@ class Curator(StreamKeeper):
     def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
         """The noised value, of shape `query.shape(public)`, of a release that was charged."""
 
-    @abc.abstractmethod
+    def lot(self) -> int:
+        """A public random number that is not recorded; without data 0."""
+        return 0
+
     def _draw_public_seed(self, name: str) -> int:
         """A fresh public random number of 63 bits; a replay gives back the recorded one."""
+        del name
+        return self.lot()
+
+    def _keep_points(self, held: Held, query: MeanQuery, groups: int | None, sample: Stream | None) -> None:
+        """Compute the points of a handle, where there are data, and keep them."""
+        del held, query, groups, sample
+
+    def _keep_mean(self, mean: HiddenMean) -> None:
+        """Compute the mean of a handle, where there are data, and keep it."""
+        del mean
+
+    def _open_stream(
+        self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]
+    ) -> HiddenState | None:
+        """The hidden state of a stream that was paid for; None where there is none to keep."""
+        del name
+        with self._noting_floats(mechanism):
+            return mechanism.open(self._noise, shape)
+
+    def _answer_stream(self, request: StreamRequest, state: Any) -> Any:
+        """What the mechanism answers from this hidden state."""
+        private_fed = () if request.query is None else (request.source.private_stream_value(request),)
+        bound = () if request.query is None else (request.sensitivity,)
+        with self._noting_floats(request.mechanism):
+            return getattr(request.mechanism, request.name)(
+                state, self._noise, *private_fed, *bound, **request.arguments
+            )
+
+    def private_stream_value(self, request: StreamRequest) -> Any:
+        """The value that a stream is fed with, of these units; without data zeros."""
+        assert request.query is not None
+        return np.zeros(request.query.shape(self.public))
+
+    def _noting_floats(
+        self, mechanism: Mechanism | StreamMechanism
+    ) -> contextlib.AbstractContextManager[None]:
+        """Surrounds every draw of noise of this mechanism."""
+        del mechanism
+        return contextlib.nullcontext()
 
     @abc.abstractmethod
     def _same_units(self, ledger: Payer) -> "Curator":
@@ -304,7 +433,7 @@ class Curator(StreamKeeper):
     @abc.abstractmethod
     def _disjoint_units(
         self, sizes: Sequence[int], ledgers: Sequence[Payer], in_order: bool
-    ) -> list["Curator"]:
+    ) -> Sequence["Curator"]:
         """Curators on disjoint blocks of the units, of these public sizes, each with its ledger."""
 
     @abc.abstractmethod
@@ -318,6 +447,17 @@ class Curator(StreamKeeper):
             ValueError: it does not support the class.
         """
         del kind
+
+    def _require_room(self, mechanism: Mechanism | StreamMechanism, shape: tuple[int, ...]) -> None:
+        """Refuse noise on a value of this shape that exact noise cannot be drawn as, before it is charged."""
+        if self.transcript.exact_noise:
+            mechanism.require_room(math.prod(shape))
+
+    def _paid_for(
+        self, paid: Sequence[tuple[str, Any, Event, Sampling]], times: int = 1
+    ) -> contextlib.AbstractContextManager[None]:
+        """Where releases that were paid for, `times` each, are answered; see `answering`."""
+        return answering(self.transcript, paid, times, lineage=self.lineage, under=self.under)
 
     # Loops -------------------------------------------------------------------------------------------------------
     def _charge_loop(self, slots: Sequence[loops.Slot], times: int) -> None:
@@ -335,30 +475,13 @@ class Curator(StreamKeeper):
         own_blocks = all(block.cut_from is self for feed in feeds.values() for block in feed.on)
         return not self.transcript.eager and own_blocks and loops.compiles(slots, self.public)
 
-    @abc.abstractmethod
-    def _iterate_compiled(
-        self,
-        step: loops.Step,
-        state: Any,
-        times: int,
-        slots: list[loops.Slot],
-        feeds: Mapping[str, Feed],
-    ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
-        """`_iterate_eagerly` as one compiled scan, with the same arguments and results."""
+    def _iterate_compiled(self, loop: loops.Loop) -> loops.Looped:
+        """The same as one compiled scan, where this source of answers has one."""
+        return self._iterate_eagerly(loop)
 
-    def _iterate_eagerly(
-        self,
-        step: loops.Step,
-        state: Any,
-        times: int,
-        slots: list[loops.Slot],
-        feeds: Mapping[str, Feed],
-    ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
-        """Run a loop that was charged, step by step; the arguments are those of `iterate`, and a step's release calls.
-
-        Returns:
-            The last state; per slot the released values, (times, *shape); per slot the sensitivities, (times,).
-        """
+    def _iterate_eagerly(self, loop: loops.Loop) -> loops.Looped:
+        """Run a loop that was charged, step by step."""
+        step, state, times, slots, feeds = loop
         released: list[list[Any]] = [[] for _ in slots]
         sensitivities: list[list[float]] = [[] for _ in slots]
         for t in range(times):
@@ -388,7 +511,7 @@ class Curator(StreamKeeper):
 
             state = step(state, release)
             self._observe(slots[0].name if slots else "step", 1)
-        return (
+        return loops.Looped(
             state,
             [np.stack(values) for values in released],
             [np.asarray(moved) for moved in sensitivities],
@@ -419,23 +542,6 @@ class Curator(StreamKeeper):
     def _exact_sensitivity(self, query: MeanQuery, sampling: Sampling) -> Scalar:
         """The sensitivity of a mean before rounding; refused where it is too small without an argument in its class."""
         return stated_sensitivity(query, self.public, sampling)
-
-    def _mean_handle(self, query: MeanQuery) -> HiddenMean:
-        """A handle to a mean over this curator's units, with its sensitivity. Needs no data."""
-        self._require_answer(type(query))
-        return HiddenMean(
-            query=query,
-            public=self.public,
-            sensitivity=float(self._sensitivity(query, EveryUnit())),
-            rounding=2.0 * float(rounding_bound(1.0, self.public.n)) / self.public.n,
-        )
-
-    def _handle(self, groups: int | None, sample: Stream | None, seed: int = 0) -> Held:
-        """A handle to points of this curator's units; if they are a stream's fresh sample, the stream moves to them."""
-        held = points_for(self, self.public, groups=groups, sample=sample, seed=seed)
-        if sample is not None:
-            self._streams[sample.key].sample.begin(held)
-        return held
 
     def _record(
         self,

@@ -1,17 +1,16 @@
 """Answers zeros: which releases a solver asks for, from public quantities only."""
 
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.curator import loops
 from privopt.curator.base import Curator
-from privopt.curator.handles import Feed, Held, HiddenMean, Stream, StreamRequest
+from privopt.curator.handles import Held, Stream, StreamRequest
 from privopt.curator.transcript import Transcript
 from privopt.data.storage import Derived, Extra
 from privopt.data.units import Units
@@ -19,44 +18,38 @@ from privopt.engine.choose import in_memory
 from privopt.engine.protocol import Engine
 from privopt.ledger.events import Sampling
 from privopt.ledger.payer import Payer, Unlimited
-from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism
+from privopt.mechanisms.base import Mechanism
 from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, Query, Scalar
 
+if TYPE_CHECKING:
+    from privopt.solvers.program import Program
+
 # ---- What curators without data have in common: their children share their answers -------------------------
 
 
 class Dataless(Curator):
-    """A curator without data: children share its answers."""
+    """A curator without data: children share its answers, and its handles are to nothing."""
 
-    def hold(self, query: MeanQuery, *, groups: int | None = None, sample: Stream | None = None) -> Held:
-        """A handle to nothing."""
-        del query
-        return self._handle(groups, sample)
-
-    def hold_mean(self, query: MeanQuery) -> HiddenMean:
-        """A handle to nothing."""
-        return self._mean_handle(query)
-
-    def _same_units(self, ledger: Payer) -> Curator:
+    def _same_units(self, ledger: Payer) -> Self:
         return self._child(self.public, ledger)
 
     def _disjoint_units(
         self, sizes: Sequence[int], ledgers: Sequence[Payer], in_order: bool
-    ) -> list[Curator]:
+    ) -> Sequence[Self]:
         del in_order
         return [
             self._child(self.public.block(size), ledger) for size, ledger in zip(sizes, ledgers, strict=True)
         ]
 
-    def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> Curator:
+    def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> Self:
         self.public.require_numbers("a linear map of the rows")
         return self._child(self.public.mapped(row_map.shape[1], row_bound), self.ledger)
 
-    def _child(self, public: Public, ledger: Payer) -> Curator:
-        raise TypeError(f"{type(self).__name__} holds no data and cannot be divided.")
+    def _child(self, public: Public, ledger: Payer) -> Self:
+        return self._copy(public, ledger)
 
 
 # ---- Answers zeros: which releases a solver asks for, from public quantities only --------------------------
@@ -83,29 +76,27 @@ class DryRun(Dataless):
     ) -> None:
         payer = Unlimited(public.relation) if ledger is None else ledger
         super().__init__(public, payer, Transcript(public.relation))
-        self._rehearsal = NoiseSource(seed=0)
+        self._noise = NoiseSource(seed=0)
         self._require = require
         self.derived = Derived(public) if derived is None else derived
 
-    def _child(self, public: Public, ledger: Payer) -> Curator:
-        child = type(self)(public, ledger=ledger, require=self._require, derived=self.derived)
-        child.transcript = self.transcript
+    def _child(self, public: Public, ledger: Payer) -> Self:
+        child = super()._child(public, ledger)
+        child._noise = NoiseSource(seed=0)
         return child
 
     def _disjoint_units(
         self, sizes: Sequence[int], ledgers: Sequence[Payer], in_order: bool
-    ) -> list[Curator]:
+    ) -> Sequence[Self]:
         children = super()._disjoint_units(sizes, ledgers, in_order)
         for child, derived in zip(
             children, self.derived.cut([child.public for child in children]), strict=True
         ):
-            assert isinstance(child, DryRun)
             child.derived = derived
         return children
 
-    def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> Curator:
+    def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> Self:
         child = super()._mapped_units(row_map, row_bound)
-        assert isinstance(child, DryRun)
         # What is kept of the columns may follow from releases, of which only zeros are known here.
         widest = replace(child.public, d=max(child.public.d, self.derived.public.d))
         child.derived = self.derived.view(widest)
@@ -115,13 +106,10 @@ class DryRun(Dataless):
         if self._require is not None:
             self._require(kind, 0)
 
-    def hold(self, query: MeanQuery, *, groups: int | None = None, sample: Stream | None = None) -> Held:
-        """See `Curator.hold`."""
-        handle = super().hold(query, groups=groups, sample=sample)
+    def _keep_points(self, held: Held, query: MeanQuery, groups: int | None, sample: Stream | None) -> None:
         if self._require is not None:
             vectors = self.public.n if groups is None else groups
             self._require(type(query), vectors * math.prod(query.shape(self.public)))
-        return handle
 
     def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
         del sensitivity, sampling
@@ -129,33 +117,11 @@ class DryRun(Dataless):
             return np.zeros((), np.int64)  # the first candidate
         return np.zeros(query.shape(self.public))
 
-    def _draw_public_seed(self, name: str) -> int:
-        del name
-        return 0
-
-    def _open_stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]) -> HiddenState:
-        del name
-        return mechanism.open(self._rehearsal, shape)
-
     def _answer_stream(self, request: StreamRequest, state: Any) -> Any:
         """Zeros for an answer about data; what is drawn from the hidden state is drawn from one that was fed zeros."""
-        ask, declared = getattr(request.mechanism, request.name), request.mechanism.request(request.name)
-        if request.query is None:
-            return ask(state, self._rehearsal, **request.arguments)
-        zeros = np.zeros(request.query.shape(request.source.public))
-        if declared.releases:
-            return zeros
-        return ask(state, self._rehearsal, zeros, request.sensitivity, **request.arguments)
-
-    def _iterate_compiled(
-        self,
-        step: loops.Step,
-        state: Any,
-        times: int,
-        slots: list[loops.Slot],
-        feeds: Mapping[str, Feed],
-    ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
-        return self._iterate_eagerly(step, state, times, slots, feeds)
+        if request.query is not None and request.mechanism.request(request.name).releases:
+            return request.source.private_stream_value(request)
+        return super()._answer_stream(request, state)
 
 
 class Trial(DryRun):
@@ -168,24 +134,15 @@ class Trial(DryRun):
         zeros = super()._answer(query, mechanism, sampling, sensitivity)
         if not isinstance(query, MeanQuery) or isinstance(mechanism, ExponentialMechanism):
             return zeros
-        return mechanism.release(self._rehearsal, zeros, float(sensitivity))
+        return mechanism.release(self._noise, zeros, float(sensitivity))
 
 
 # ------------------------------------------------------------------------------------------------------------
 # What a run makes of its units, found without data, and the room for it, taken before the run is paid for.
 
 
-class Course(Protocol):
-    """What is known of a program before it runs, see `Program`."""
-
-    @property
-    def adaptive(self) -> bool: ...
-    @property
-    def makes(self) -> tuple[int, int]: ...
-
-
 def foresee(
-    program: Course, solve: Callable[[Curator], object], data: Units | Engine, derived: Derived
+    program: "Program[Any]", solve: Callable[[Curator], object], data: Units | Engine, derived: Derived
 ) -> None:
     """Note what a program makes of some units, and refuse what the engine cannot do.
 

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,8 @@ from privopt.public import Public, Relation
 from privopt.queries.base import MeanQuery, Query
 from privopt.queries.lots import LotSum
 
-
-class KeepsStreams(Protocol):
-    """The part of a curator that a stream's handle needs."""
-
-    def ask_stream(self, request: "StreamRequest") -> Any:
-        """Feed or draw from an open stream."""
-        ...
+if TYPE_CHECKING:
+    from privopt.curator.base import Curator
 
 
 class Held:
@@ -252,26 +247,21 @@ class OpenStream(HiddenState):
 
 @dataclass(frozen=True)
 class Stream:
-    """A mechanism with hidden state that the curator keeps, charged once when it was opened."""
+    """A mechanism with hidden state that the curator keeps, charged once when it was opened.
 
-    _curator: KeepsStreams
-    _mechanism: StreamMechanism
-    _key: int
+    Attributes:
+        mechanism: what was opened.
+        key: which stream of its curator.
+    """
+
+    _curator: "Curator"
+    mechanism: StreamMechanism
+    key: int
 
     def __repr__(self) -> str:
         return "<private>"
 
-    @property
-    def key(self) -> int:
-        """Which stream of its curator."""
-        return self._key
-
-    @property
-    def mechanism(self) -> StreamMechanism:
-        """What was opened."""
-        return self._mechanism
-
-    def is_of(self, curator: KeepsStreams) -> bool:
+    def is_of(self, curator: "Curator") -> bool:
         """Whether this curator opened it."""
         return self._curator is curator
 
@@ -280,7 +270,7 @@ class Stream:
         name: str,
         query: Query | None = None,
         *,
-        on: KeepsStreams | None = None,
+        on: "Curator | None" = None,
         **public_arguments: Any,
     ) -> Any:
         """Feed a query to the hidden state, or draw from it.
@@ -299,8 +289,8 @@ class Stream:
         """
         return self._curator.ask_stream(
             StreamRequest(
-                key=self._key,
-                mechanism=self._mechanism,
+                key=self.key,
+                mechanism=self.mechanism,
                 name=name,
                 query=query,
                 source=self._curator if on is None else on,
@@ -310,7 +300,7 @@ class Stream:
 
 
 def points_for(
-    curator: KeepsStreams, public: Public, *, groups: int | None, sample: Stream | None, seed: int
+    curator: "Curator", public: Public, *, groups: int | None, sample: Stream | None, seed: int
 ) -> Held:
     """A handle to one point a unit, one a group, or one a unit of a fresh secret sample for a stream.
 

@@ -8,9 +8,9 @@ Every request is priced first and looked at second: see `base.Curator`.
 """
 
 import contextlib
-from collections.abc import Generator, Mapping, MutableMapping, Sequence
+from collections.abc import Generator, MutableMapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from privopt.curator import loops, scan
 from privopt.curator.base import Curator, Observer
 from privopt.curator.handles import Feed, Held, HiddenMean, Stream, StreamRequest
 from privopt.curator.transcript import Transcript
-from privopt.data.blocks import block_assignment
+from privopt.data.blocks import Assigned, block_assignment
 from privopt.data.participants import GroupDraw, draw_groups, poisson_positions, takes_everybody
 from privopt.data.places import Places
 from privopt.data.units import Units
@@ -30,7 +30,7 @@ from privopt.engine.drawn_rows import most_units
 from privopt.engine.protocol import Engine, EngineName
 from privopt.ledger.events import EveryUnit, Sampling, expected_units
 from privopt.ledger.payer import Payer
-from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism
+from privopt.mechanisms.base import Mechanism, StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.prefix_sum import PrefixSumState
 from privopt.mechanisms.tests import TestedSamples
@@ -82,40 +82,37 @@ class LocalCurator(Curator):
     ) -> None:
         private_engine = engine_on(data, engine) if isinstance(data, Units) else data
         public = private_engine.public
+        transcript = Transcript(public.relation) if transcript is None else transcript
+        super().__init__(public, ledger, transcript, observer)
+        self._noise = NoiseSource() if noise is None else noise
+        self._take(private_engine)
+        transcript.eager = not private_engine.compiles
+
+    def _take(self, private_engine: Engine) -> None:
+        """Answer about these units, of which nothing is kept yet."""
+        ledger, transcript, public = self.ledger, self.transcript, private_engine.public
         if ledger.relation is not public.relation:
             raise ValueError(
                 f"the ledger keeps {ledger.relation.value} privacy, but the units are described under "
                 f"{public.relation.value}: sensitivities and prices must be of one relation."
             )
-        self._noise = NoiseSource() if noise is None else noise
-        if transcript is None:
-            transcript = Transcript(public.relation)
         transcript.seeded = transcript.seeded or self._noise.seeded or private_engine.seeded
         transcript.exact_noise = transcript.exact_noise and self._noise.exact
         if transcript.seeded:
             ledger.mark_seeded()
-        super().__init__(public, ledger, transcript, observer)
         self.private_engine = private_engine
-        transcript.eager = not private_engine.compiles
-        self._of_floats = set[
-            type
-        ]()  # mechanisms that were seen to draw floats, whatever they call themselves
+        # Mechanisms that were seen to draw floats, whatever they call themselves.
+        self._of_floats = set[type]()
         self._private_held: dict[Held, tuple[NDArray[np.float64], NDArray[np.bool_]]] = {}
         # A mean is gone with its handle: a run may hold one a step.
         self._private_means: MutableMapping[HiddenMean, NDArray[np.float64]] = WeakKeyDictionary()
 
-    def hold(self, query: MeanQuery, *, groups: int | None = None, sample: Stream | None = None) -> Held:
-        """See `Curator.hold`."""
-        handle = self._handle(groups, sample, self.lot())
+    def _keep_points(self, held: Held, query: MeanQuery, groups: int | None, sample: Stream | None) -> None:
         query = self.with_lots(query)
-        self.hold_as(handle, query, *self.draw_points(groups, sample, self.private_positions))
-        return handle
+        self.hold_as(held, query, *self.draw_points(groups, sample, self.private_positions))
 
-    def hold_mean(self, query: MeanQuery) -> HiddenMean:
-        """See `Curator.hold_mean`."""
-        handle = self._mean_handle(query)
-        self.hold_mean_as(handle)
-        return handle
+    def _keep_mean(self, mean: HiddenMean) -> None:
+        self.hold_mean_as(mean)
 
     def hold_mean_as(self, handle: HiddenMean) -> None:
         """Compute the mean of a handle on these units, and keep it under the handle."""
@@ -127,7 +124,7 @@ class LocalCurator(Curator):
         return drawn_lots(query, self._noise.units_generator)
 
     def lot(self) -> int:
-        """A public random number."""
+        """See `Curator.lot`."""
         return int(self._noise.public_generator.integers(0, 2**63))
 
     @property
@@ -175,17 +172,17 @@ class LocalCurator(Curator):
             private_present[private_order],
         )
 
-    def same_units(self, ledger: Payer) -> "LocalCurator":
+    def same_units(self, ledger: Payer) -> Self:
         """A curator of the same units with another ledger."""
         curator = self._child(self.private_engine, ledger)
         curator._private_held, curator._private_means = self._private_held, self._private_means
         return curator
 
-    def some_units(self, private_places: Places, size: int, ledger: Payer) -> "LocalCurator":
+    def some_units(self, private_places: Places, size: int, ledger: Payer) -> Self:
         """A curator of the units at some places, `size` of them as far as anybody may know."""
         return self._child(self.private_engine.subset(private_places, size), ledger)
 
-    def mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> "LocalCurator":
+    def mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> Self:
         """A curator of the same units with mapped rows, see `Units.mapped`."""
         curator = self._child(self.private_engine.view(row_map, row_bound), self.ledger)
         curator._private_held, curator._private_means = self._private_held, self._private_means
@@ -196,26 +193,26 @@ class LocalCurator(Curator):
 
     def _disjoint_units(
         self, sizes: Sequence[int], ledgers: Sequence[Payer], in_order: bool
-    ) -> list[Curator]:
-        private_count = self.private_engine.private_count
-        generator = None if in_order else self._noise.units_generator
-        parts = block_assignment(self.public, sizes, generator, private_count=private_count)
+    ) -> Sequence[Self]:
+        parts = self._parts(sizes, in_order)
         return [
             self.some_units(private_places, size, ledger)
             for (private_places, size), ledger in zip(parts, ledgers, strict=True)
         ]
 
+    def _parts(self, sizes: Sequence[int], in_order: bool) -> Assigned:
+        """Where the units of each block stand, and how many there are."""
+        private_count = self.private_engine.private_count
+        generator = None if in_order else self._noise.units_generator
+        return block_assignment(self.public, sizes, generator, private_count=private_count)
+
     def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> Curator:
         return self.mapped_units(row_map, row_bound)
 
-    def _child(self, private_engine: Engine, ledger: Payer) -> "LocalCurator":
-        return LocalCurator(
-            private_engine,
-            ledger,
-            noise=self._noise,
-            observer=self._observer,
-            transcript=self.transcript,
-        )
+    def _child(self, private_engine: Engine, ledger: Payer) -> Self:
+        child = self._copy(private_engine.public, ledger)
+        child._take(private_engine)
+        return child
 
     def _require_answer(self, kind: type[Query]) -> None:
         self.private_engine.require(kind)
@@ -288,49 +285,24 @@ class LocalCurator(Curator):
     def _is_exact(self, mechanism: Any) -> bool:
         return super()._is_exact(mechanism) and type(mechanism) not in self._of_floats
 
-    def _draw_public_seed(self, name: str) -> int:
-        del name
-        return self.lot()
+    def private_stream_value(self, request: StreamRequest) -> Any:
+        """See `Curator.private_stream_value`."""
+        assert request.query is not None
+        return self.private_value(self.with_lots(request.query), EveryUnit(), None)
 
-    def _open_stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]) -> HiddenState:
-        del name
-        with self._noting_floats(mechanism):
-            return mechanism.open(self._noise, shape)
-
-    def _answer_stream(self, request: StreamRequest, state: Any) -> Any:
-        ask = getattr(request.mechanism, request.name)
-        if request.query is None:
-            with self._noting_floats(request.mechanism):
-                return ask(state, self._noise, **request.arguments)
-        assert isinstance(request.source, LocalCurator)
-        private_value = request.source.private_value(self.with_lots(request.query), EveryUnit(), None)
-        with self._noting_floats(request.mechanism):
-            return ask(state, self._noise, private_value, request.sensitivity, **request.arguments)
-
-    def _iterate_compiled(
-        self,
-        step: loops.Step,
-        state: Any,
-        times: int,
-        slots: list[loops.Slot],
-        feeds: Mapping[str, Feed],
-    ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
-        open_feeds = {name: self._open_feed(feed) for name, feed in feeds.items()}
-        state, released, sensitivities = scan.run(
-            step,
-            state,
-            times,
-            slots,
-            feeds,
+    def _iterate_compiled(self, loop: loops.Loop) -> loops.Looped:
+        open_feeds = {name: self._open_feed(feed) for name, feed in loop.feeds.items()}
+        looped = scan.run(
+            loop,
             public=self.public,
             draws=scan.SecretDraws(self._noise, self.private_engine, open_feeds, self._noting_floats),
             observe=self._observe,
         )
         for name, feed in open_feeds.items():
-            last = max((k for k, slot in enumerate(slots) if slot.feed == name), default=None)
+            last = max((k for k, slot in enumerate(loop.slots) if slot.feed == name), default=None)
             if last is not None:
-                feed.state.prefix = np.array(released[last][-1], np.float64)
-        return state, released, sensitivities
+                feed.state.prefix = np.array(looped.released[last][-1], np.float64)
+        return looped
 
     def _open_feed(self, feed: Feed) -> scan.OpenFeed:
         """What a compiled loop needs of a stream that it feeds from blocks of these units."""

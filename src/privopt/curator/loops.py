@@ -3,11 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
+from numpy.typing import NDArray
 
 from privopt.curator.handles import Feed, Held, OpenStream, StreamRequest
 from privopt.engine.drawn_rows import row_bytes
@@ -80,6 +82,30 @@ class Slot:
     def item(self, step: int) -> int:
         """Which item of the loop it enters."""
         return self.first + self.calls * step
+
+
+class Loop(NamedTuple):
+    """A loop: what `Curator.iterate` was given, and the release calls of each step, in order."""
+
+    step: Step
+    state: Any
+    times: int
+    slots: list[Slot]
+    feeds: Mapping[str, Feed]
+
+
+class Looped(NamedTuple):
+    """What became of a loop.
+
+    Attributes:
+        state: the last one.
+        released: of each release call the values, (times, *shape).
+        sensitivities: of each release call, (times,).
+    """
+
+    state: Any
+    released: list[NDArray[Any]]
+    sensitivities: list[NDArray[np.float64]]
 
 
 def require_sample(stream: OpenStream, request: StreamRequest) -> None:

@@ -1,6 +1,6 @@
 """Answers from a recorded transcript: what shows that a result is post-processing of its releases."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from privopt.curator import loops, scan
 from privopt.curator.base import Curator
 from privopt.curator.dry_run import Dataless
-from privopt.curator.handles import Feed, StreamRequest
+from privopt.curator.handles import StreamRequest
 from privopt.curator.transcript import Release, Transcript
 from privopt.engine.drawn_rows import Handed, absent_rows
 from privopt.errors import ReplayMismatch
@@ -24,10 +24,10 @@ from privopt.queries.base import Query, Scalar
 class Recorded(Curator):
     """A curator that answers from a transcript, in order; a subclass says what else it has."""
 
-    def repeat(self, transcript: Transcript, cursor: Iterator[int] | None = None) -> None:
-        """Answer from this transcript, from its beginning or from where another curator's cursor stands."""
+    def repeat(self, transcript: Transcript) -> None:
+        """Answer from this transcript, from its beginning; children go on where it stands."""
         self._recorded = transcript
-        self._cursor: Iterator[int] = iter(range(len(transcript))) if cursor is None else cursor
+        self._cursor = iter(range(len(transcript)))
         self._loop: list[Iterator[NDArray[Any]]] = []
 
     def _next(self, name: str) -> NDArray[Any]:
@@ -77,16 +77,9 @@ class Recorded(Curator):
     def _feed_in_loop(self, slot: int, request: StreamRequest) -> tuple[Any, float]:
         return next(self._loop[slot]), request.source.priced_for_stream(request).sensitivity
 
-    def _iterate_eagerly(
-        self,
-        step: loops.Step,
-        state: Any,
-        times: int,
-        slots: list[loops.Slot],
-        feeds: Mapping[str, Feed],
-    ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
-        self._loop = [iter(self._line(slot.name, times)) for slot in slots]
-        return super()._iterate_eagerly(step, state, times, slots, feeds)
+    def _iterate_eagerly(self, loop: loops.Loop) -> loops.Looped:
+        self._loop = [iter(self._line(slot.name, loop.times)) for slot in loop.slots]
+        return super()._iterate_eagerly(loop)
 
     def _draw_public_seed(self, name: str) -> int:
         return int(self._one(name))
@@ -101,25 +94,10 @@ class Recorded(Curator):
             return None
         return self._one(request.label)
 
-    def _iterate_compiled(
-        self,
-        step: loops.Step,
-        state: Any,
-        times: int,
-        slots: list[loops.Slot],
-        feeds: Mapping[str, Feed],
-    ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
-        recorded = [self._line(slot.name, times) for slot in slots]
-        return scan.run(
-            step,
-            state,
-            times,
-            slots,
-            feeds,
-            public=self.public,
-            draws=RecordedDraws(recorded, self.public.d, self.transcript.exact_noise),
-            observe=self._observe,
-        )
+    def _iterate_compiled(self, loop: loops.Loop) -> loops.Looped:
+        recorded = [self._line(slot.name, loop.times) for slot in loop.slots]
+        draws = RecordedDraws(recorded, self.public.d, self.transcript.exact_noise)
+        return scan.run(loop, public=self.public, draws=draws, observe=self._observe)
 
 
 class Replay(Recorded, Dataless):
@@ -131,13 +109,7 @@ class Replay(Recorded, Dataless):
         ledger: a fresh ledger with the same budget, for solvers that ask what they can afford; default: no limit.
     """
 
-    def __init__(
-        self,
-        transcript: Transcript,
-        public: Public,
-        ledger: Payer | None = None,
-        _cursor: Iterator[int] | None = None,
-    ) -> None:
+    def __init__(self, transcript: Transcript, public: Public, ledger: Payer | None = None) -> None:
         super().__init__(
             public,
             Unlimited(public.relation) if ledger is None else ledger,
@@ -148,27 +120,11 @@ class Replay(Recorded, Dataless):
                 exact_noise=transcript.exact_noise,
             ),
         )
-        self.repeat(transcript, _cursor)
+        self.repeat(transcript)
 
     def beside(self, public: Public) -> "Replay":
         """A replay of what follows in the same transcript, of a stage with another public description."""
         return self._child(public, self.ledger)
-
-    def loop(
-        self,
-        step: loops.Step,
-        state: Any,
-        times: int,
-        slots: list[loops.Slot],
-        feeds: Mapping[str, Feed],
-    ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
-        """A compiled loop from its recorded values: last state, values and sensitivities of each call."""
-        return self._iterate_compiled(step, state, times, slots, feeds)
-
-    def _child(self, public: Public, ledger: Payer) -> "Replay":
-        child = Replay(self._recorded, public, ledger, self._cursor)
-        child.transcript = self.transcript
-        return child
 
 
 @dataclass

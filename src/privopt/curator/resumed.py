@@ -1,22 +1,20 @@
 """A curator whose releases are in a journal: those that stand there are repeated, the rest are made and added."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from privopt.curator import loops
+from privopt.curator import loops, scan
 from privopt.curator.base import Curator
 from privopt.curator.cuts import Cuts, Standing, require_lasting
 from privopt.curator.dry_run import DryRun
-from privopt.curator.handles import Feed, Held, Stream
+from privopt.curator.handles import Held, Stream
 from privopt.curator.journal import Journal, Line
 from privopt.curator.local import LocalCurator
-from privopt.curator.replay import Replay
-from privopt.curator.transcript import Release, Transcript
-from privopt.engine.protocol import Engine
+from privopt.curator.replay import RecordedDraws
+from privopt.data.blocks import Assigned
 from privopt.errors import ArgumentError, ReplayMismatch
 from privopt.json_values import json_value
 from privopt.ledger.events import Event, NoEvent, Sampling
@@ -58,14 +56,9 @@ class Rehearsal(_NoSecrets, DryRun):
         super().__init__(public, ledger=ledger)
         self._standing = standing
 
-    def _child(self, public: Public, ledger: Payer) -> Curator:
-        child = Rehearsal(public, self._standing, ledger)
-        child.transcript = self.transcript
-        return child
-
     def _disjoint_units(
         self, sizes: Sequence[int], ledgers: Sequence[Payer], in_order: bool
-    ) -> list[Curator]:
+    ) -> Sequence[Self]:
         require_lasting(self.public, self._standing)
         return super()._disjoint_units(sizes, ledgers, in_order)
 
@@ -92,17 +85,8 @@ class ResumedCurator(_NoSecrets, LocalCurator):
     journal: Journal
     cuts: Cuts
 
-    def _child(self, private_engine: Engine, ledger: Payer) -> "LocalCurator":
-        child = ResumedCurator(
-            private_engine, ledger, noise=self._noise, observer=self._observer, transcript=self.transcript
-        )
-        child.journal, child.cuts = self.journal, self.cuts
-        return child
-
-    def _disjoint_units(
-        self, sizes: Sequence[int], ledgers: Sequence[Payer], in_order: bool
-    ) -> list[Curator]:
-        parts = self.cuts.assigned(
+    def _parts(self, sizes: Sequence[int], in_order: bool) -> Assigned:
+        return self.cuts.assigned(
             self.public,
             sizes,
             origin=self.private_engine.origin,
@@ -110,10 +94,6 @@ class ResumedCurator(_NoSecrets, LocalCurator):
             in_order=in_order,
             private_count=self.private_engine.private_count,
         )
-        return [
-            self.some_units(private_places, size, ledger)
-            for (private_places, size), ledger in zip(parts, ledgers, strict=True)
-        ]
 
     def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
         event = sampling.event(mechanism.event())
@@ -130,15 +110,9 @@ class ResumedCurator(_NoSecrets, LocalCurator):
         self._keep(name, NoEvent(), np.asarray(seed, np.int64))
         return seed
 
-    def _iterate_compiled(
-        self,
-        step: loops.Step,
-        state: Any,
-        times: int,
-        slots: list[loops.Slot],
-        feeds: Mapping[str, Feed],
-    ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
+    def _iterate_compiled(self, loop: loops.Loop) -> loops.Looped:
         """A loop is one line: until it has ended, nobody outside of it has seen any of it."""
+        slots, times = loop.slots, loop.times
         asked = json_value([[slot.name, slot.event().to_dict(), [times, *slot.shape]] for slot in slots])
         line = self.journal.next()
         if line is not None:
@@ -146,38 +120,23 @@ class ResumedCurator(_NoSecrets, LocalCurator):
                 raise _other(slots[0].name, line)
             for slot, floats in zip(slots, line.header["floats"], strict=True):
                 self._note_floats(slot.mechanism, floats=floats)
-            return self._replay_of(slots, times, line.values).loop(step, state, times, slots, feeds)
-        state, released, sensitivities = super()._iterate_compiled(step, state, times, slots, feeds)
-        flat = np.concatenate([np.asarray(values, np.float64).reshape(-1) for values in released])
+            ends = np.cumsum([times * math.prod(slot.shape) for slot in slots])
+            values = np.split(line.values, ends[:-1])  # of all calls, one call after the other
+            recorded = [part.reshape(times, *slot.shape) for slot, part in zip(slots, values, strict=True)]
+            draws = RecordedDraws(recorded, self.public.d, self.transcript.exact_noise)
+            return scan.run(loop, public=self.public, draws=draws, observe=lambda *_: None)
+        looped = super()._iterate_compiled(loop)
+        flat = np.concatenate([np.asarray(values, np.float64).reshape(-1) for values in looped.released])
         floats = [self._drew_floats(slot.mechanism) for slot in slots]
         self.journal.add({"loop": asked, "block": self._block(), "floats": floats}, flat)
-        return state, released, sensitivities
-
-    def _replay_of(self, slots: Sequence[loops.Slot], times: int, values: NDArray[Any]) -> Replay:
-        """A replay of one loop, from the values of all its calls, one call after the other."""
-        recorded = Transcript(self.public.relation, exact_noise=self.transcript.exact_noise)
-        ends = np.cumsum([times * math.prod(slot.shape) for slot in slots])
-        for slot, part in zip(slots, np.split(values, ends[:-1]), strict=True):
-            recorded.append(
-                Release(
-                    name=slot.name,
-                    event=slot.event(),
-                    count=times,
-                    sensitivity=np.zeros(times),
-                    noise=repr(slot.mechanism),
-                    scale=None,
-                    sampling=slot.sampling,
-                    released=part.reshape(times, *slot.shape),
-                )
-            )
-        return Replay(recorded, self.public)
+        return looped
 
     def _repeated(self, name: str, event: Event, mechanism: Mechanism | None = None) -> Any:
         """The values of the next line of the journal; None where it has no more."""
         line = self.journal.next()
         if line is None:
             return None
-        asked = {"name": name, "event": json_value(event.to_dict()), "block": self._block()}
+        asked = self._asked(name, event)
         if any(line.header.get(key) != value for key, value in asked.items()):
             raise _other(name, line)
         if mechanism is not None:
@@ -186,8 +145,12 @@ class ResumedCurator(_NoSecrets, LocalCurator):
 
     def _keep(self, name: str, event: Event, values: Any, mechanism: Mechanism | None = None) -> None:
         """Add a line, before anybody sees the values."""
-        asked = {"name": name, "event": json_value(event.to_dict()), "block": self._block()}
+        asked = self._asked(name, event)
         self.journal.add({**asked, "floats": self._drew_floats(mechanism)}, np.asarray(values))
+
+    def _asked(self, name: str, event: Event) -> dict[str, Any]:
+        """What is asked for, as a line says it."""
+        return {"name": name, "event": json_value(event.to_dict()), "block": self._block()}
 
     def _block(self) -> list[list[int]]:
         """Which units are asked: the block, the block of that block, and so on; of everybody nothing."""

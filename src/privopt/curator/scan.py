@@ -23,8 +23,8 @@ from jaxtyping import Array
 from numpy.typing import NDArray
 from scipy import stats
 
-from privopt.curator.handles import Feed, Turns
-from privopt.curator.loops import Slot, Step, require_priced
+from privopt.curator.handles import Turns
+from privopt.curator.loops import Loop, Looped, Slot, Step, require_priced
 from privopt.engine.compiled_loops import traced_sum
 from privopt.engine.drawn_rows import DrawnRows, Handed, drawn_bytes, in_place, most_units, side_by_side
 from privopt.engine.protocol import Engine
@@ -245,16 +245,12 @@ def _put(private_room: NDArray[Any], private_drawn: NDArray[Any], mechanism: Mec
 
 
 def run(
-    step: Step,
-    state: Any,
-    times: int,
-    slots: list[Slot],
-    feeds: Mapping[str, Feed],
+    loop: Loop,
     *,
     public: Public,
     draws: Draws,
     observe: Callable[[str, int], None],
-) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
+) -> Looped:
     """Run the loop in stretches of equal length through one compiled program.
 
     What a stretch needs is drawn and fetched while the one before it runs, so that two are in memory at a time, of some
@@ -265,9 +261,8 @@ def run(
         Where their number is secret it shows in no shape, so in no log of a compiler, no dump of a program and no cache
         of programs; nor in the time of the program, which is that for n units. Of a drawn block the room is that of
         `most_units`, which its units exceed with a probability below 1e-12.
-    Returns:
-        (last state, released values (times, ...) a slot, sensitivities (times,) a slot).
     """
+    step, state, times, slots, feeds = loop
     turns = [
         feeds[slot.feed].turns(first=slot.first, calls=slot.calls, times=times) if slot.feed else None
         for slot in slots
@@ -316,7 +311,7 @@ def run(
         running = outputs, steps
     assert running is not None
     collect(*running)
-    return carry[0], [np.concatenate(v) for v in released], [np.concatenate(s) for s in sensitivities]
+    return Looped(carry[0], [np.concatenate(v) for v in released], [np.concatenate(s) for s in sensitivities])
 
 
 def _on_device(private_column: NDArray[Any]) -> Array:

@@ -1,9 +1,10 @@
 """What was released, in order: the only thing a solver's result may depend on."""
 
+import contextlib
 import functools
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, ParamSpec, TypeVar
@@ -17,7 +18,7 @@ from privopt.ledger import accounting
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.default_account import Statement
-from privopt.ledger.events import Event, Parallel, Sampling, repeat, sequence
+from privopt.ledger.events import Event, NoEvent, Parallel, Sampling, repeat, sequence
 from privopt.public import Relation
 
 # Two threads never take the same number: blocks of two cuts under one number would pass for disjoint.
@@ -227,6 +228,61 @@ def _compact(numbers: NDArray[np.float64]) -> float | list[float]:
     return (
         float(numbers[0]) if numbers.size and np.all(numbers == numbers[0]) else [float(x) for x in numbers]
     )
+
+
+# ---- What is kept of a release that was paid for and whose answer never arrived ----------------------------
+def unanswered(
+    name: str,
+    mechanism: object,
+    event: Event,
+    sampling: Sampling,
+    count: int,
+    *,
+    lineage: Lineage,
+    under: FilterMark | None,
+) -> Release:
+    """A line for releases that were paid for, without values: sensitivities and scales are not a number."""
+    return Release(
+        name=name,
+        event=event,
+        count=count,
+        sensitivity=np.full(count, np.nan),
+        noise=repr(mechanism),
+        scale=None,
+        sampling=sampling,
+        released=None,
+        lineage=lineage,
+        under=under,
+    )
+
+
+@contextlib.contextmanager
+def answering(
+    transcript: Transcript,
+    paid: Sequence[tuple[str, object, Event, Sampling]],
+    times: int = 1,
+    *,
+    lineage: Lineage,
+    under: FilterMark | None,
+) -> Generator[None]:
+    """Write lines of what was paid for, `times` each, if it is interrupted, by whatever exception, and say so in it.
+
+    Privacy:
+        Whoever catches the exception and goes on may have seen the data's effect: how far it came, how long it took. So
+        the transcript counts all that was paid for, as the ledger does. The note is made from public facts alone.
+    """
+    try:
+        yield
+    except BaseException as error:
+        for one in paid:
+            transcript.append(unanswered(*one, times, lineage=lineage, under=under))
+        told = [f"{times} x {name} ({event.describe()})" for name, _, event, _ in paid if event != NoEvent()]
+        if told:
+            add_note(
+                error,
+                f"paid for before this, and not given back, since it may have been seen: {', '.join(told)}.",
+            )
+        raise
 
 
 # ------------------------------------------------------------------------------------------------------------

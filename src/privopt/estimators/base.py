@@ -393,12 +393,7 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
         return recipe_of_fit(
             type(self).__name__,
             {**self.get_params(deep=False), **setup.specification.plain_bounds(setup.shape)},
-            width=setup.shape.width,
-            n=setup.shape.n,
-            by_user=setup.shape.by_user,
-            is_sparse=setup.shape.is_sparse,
-            row_entries=setup.shape.row_entries,
-            columns=setup.shape.columns,
+            setup.shape,
             names=self._names(),
             labels=setup.target.labels,
         )

@@ -5,13 +5,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from privopt import papers
 from privopt.ledger.amounts import Budget
-from privopt.planning.row_length import SourceColumn
 from privopt.problems import constraints, losses, regularisers
 from privopt.problems.constraints import Constraint
 from privopt.problems.glm import GLMLoss
@@ -22,6 +21,9 @@ from privopt.public import Public
 from privopt.report.kept import Recipe
 from privopt.solvers.base import Solver
 from privopt.solvers.registry import SOLVERS
+
+if TYPE_CHECKING:
+    from privopt.estimators.specification import Shape
 
 MINIMIZE, ESTIMATOR = "minimize", "estimator"
 UNRECORDED = ("account", "random_state")  # arguments of an estimator that no release depends on
@@ -55,13 +57,8 @@ def recipe_of(problem: Problem, public: Public, budget: Budget, solver: Solver |
 def recipe_of_fit(
     kind: str,
     arguments: dict[str, Any],
+    shape: "Shape",
     *,
-    width: int,
-    n: int,
-    by_user: bool,
-    is_sparse: bool,
-    row_entries: int | None,
-    columns: Sequence[SourceColumn] | None,
     names: Sequence[str] | None,
     labels: Any,
 ) -> Recipe:
@@ -70,12 +67,7 @@ def recipe_of_fit(
     Args:
         kind: its class.
         arguments: as they were given.
-        width: number of features.
-        n: number of units.
-        by_user: whether a unit is a user.
-        is_sparse: whether the features are sparse.
-        row_entries: the most entries of a sparse row, where something public says it.
-        columns: of a table, whose features they are; None of plain features.
+        shape: the sizes of the fit.
         names: of the features, where they are known.
         labels: of the classes; None of a regression.
 
@@ -88,12 +80,12 @@ def recipe_of_fit(
             "arguments": {
                 name: written(value) for name, value in arguments.items() if name not in UNRECORDED
             },
-            "width": width,
-            "n": n,
-            "by_user": by_user,
-            "sparse": is_sparse,
-            "row_entries": row_entries,
-            "columns": None if columns is None else [asdict(column) for column in columns],
+            "width": shape.width,
+            "n": shape.n,
+            "by_user": shape.by_user,
+            "sparse": shape.is_sparse,
+            "row_entries": shape.row_entries,
+            "columns": None if shape.columns is None else [asdict(column) for column in shape.columns],
             "names": None if names is None else [str(name) for name in names],
             "labels": None if labels is None else written(np.asarray(labels)),
         }

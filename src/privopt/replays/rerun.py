@@ -158,12 +158,7 @@ def _fitted(recipe: Mapping[str, Any]) -> Again:
     asked = recipe_of_fit(
         kind.__name__,
         model.get_params(deep=False),
-        width=width,
-        n=n,
-        by_user=shape.by_user,
-        is_sparse=shape.is_sparse,
-        row_entries=shape.row_entries,
-        columns=shape.columns,
+        shape,
         names=names,
         labels=setup.target.labels,
     )

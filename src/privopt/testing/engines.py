@@ -69,8 +69,7 @@ def check_engine(
         asked = list(queries) or plain_queries(columns)
         for setting in settings(columns, 1.5, (), relations=relations, layouts=layouts, storages=storages):
             again = (
-                f"check_engine(engine, columns={columns}, relations=[{setting.relation.value!r}], "
-                f"layouts=[{setting.layout!r}], storages=[{setting.storage!r}], pairs={pairs}, seed={seed})"
+                f"check_engine(engine, columns={columns}, {setting.arguments}, pairs={pairs}, seed={seed})"
             )
             trial = _Trial(engine, setting, again)
             trials.append(trial)

@@ -1,7 +1,8 @@
 """The contract of a solver of games: that of a solver, strategies in their sets, and hidden scores that stay hidden."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,13 +11,11 @@ from numpy.typing import NDArray
 from privopt.data.units import Units
 from privopt.games.base import GameSolver
 from privopt.ledger.amounts import Budget
-from privopt.mechanisms.noise import NoiseSource
 from privopt.problems.saddle import BilinearGame, Game
 from privopt.problems.vertices import set_of
 from privopt.public import Relation
-from privopt.result import Result
 from privopt.testing.programs import ProgramTrial
-from privopt.testing.toy_data import Neighbours, Records, Rule, changed_place
+from privopt.testing.toy_data import Records, Rule, TrialData
 
 BUDGET = Budget(2.0, 1e-5)
 _MATRIX = BilinearGame(rows=2, columns=3)
@@ -86,16 +85,9 @@ class GameTrial(ProgramTrial):
         """What is given back are strategies.
 
         Raises:
-            ContractViolation: one is not.
-        """
-        self.require_strategies(self.result, "the data themselves")
-
-    def require_strategies(self, result: Result, case: str) -> None:
-        """See `require_sets`.
-
-        Raises:
             ContractViolation: a strategy lies outside its set.
         """
+        result = self.result
         for who, strategy in zip(("x", "y"), result.params, strict=True):
             vertices = self.data.problem.players[who].vertices
             if f"{who}_vertices" in result.findings:
@@ -106,28 +98,16 @@ class GameTrial(ProgramTrial):
             else:
                 inside = bool(set_of(vertices).contains(jnp.asarray(strategy)))
             if not inside:
-                raise self.violated(Rule.SHAPE, f"the strategy of {who} lies outside its set", case)
+                raise self.violated(
+                    Rule.SHAPE, f"the strategy of {who} lies outside its set", "the data themselves"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToyGame:
-    """Records of a few values, and normal targets.
+class ToyGame(TrialData):
+    """Records of a few values, and normal targets."""
 
-    Attributes:
-        problem: the game.
-        relation: which data sets are neighbours.
-        records: how many there are.
-        columns: features of each.
-        by_user: whether two records are a user, of at most three.
-        seed: of the records.
-    """
-
-    problem: Game
-    relation: Relation
-    records: int
-    columns: int
-    by_user: bool = False
-    seed: int = 0
+    of_no_use: ClassVar[tuple[float, ...]] = (np.nan, 1e300)
 
     def arrays(self) -> Records:
         """Features (records, columns), and targets."""
@@ -135,59 +115,20 @@ class ToyGame:
         features = rng.choice([-1.0, 1.0, 0.3], size=(self.records, self.columns))
         return features, rng.normal(size=self.records)
 
-    def units(self, features: NDArray[np.float64], targets: NDArray[np.float64]) -> Units:
-        """Records as units. Which ones of a user are used is chosen alike every time."""
-        if not self.by_user:
-            return Units.from_arrays(
-                features, targets, n=self.records, relation=self.relation, row_bound=4.0, storage="float64"
-            )
-        return Units.from_arrays(
-            features,
-            targets,
-            n=self.records // 2,
-            relation=self.relation,
-            row_bound=4.0,
-            storage="float64",
-            groups=np.arange(len(features)) // 2,
-            max_records_per_user=3,
-            noise=NoiseSource(7),
-        )
+    def stored(self, features: NDArray[np.float64], targets: NDArray[np.float64], **described: Any) -> Units:
+        """Records as units of this description."""
+        return Units.from_arrays(features, targets, row_bound=4.0, storage="float64", **described)
 
-    def plain(self) -> Units:
-        """The data themselves."""
-        return self.units(*self.arrays())
-
-    def neighbours(self, *, last: bool = False) -> Iterator[Neighbours]:
-        """Pairs that differ in one unit: its last record is another one, or the unit is gone; see `ToyData`."""
-        features, targets = self.arrays()
-        size = 2 if self.by_user else 1
-        instead_of = {
+    def instead_of(self) -> dict[str, NDArray[np.float64]]:
+        """A row that is turned round, and what is huge or no number."""
+        features, _ = self.arrays()
+        return {
             "the opposite row, longer": -1e6 * features,
             "a huge row": np.full_like(features, 1e300),
             "a row with NaN": np.full_like(features, np.nan),
         }
-        for number, (name, instead) in enumerate(instead_of.items()):
-            place = changed_place(0 if last else number, self.records // size)
-            other, end = features.copy(), size * (place + 1) - 1
-            other[end] = instead[end]
-            if self.relation is Relation.REPLACE_ONE:
-                yield Neighbours(name, self.units(features, targets), self.units(other, targets), place)
-            else:
-                kept = np.arange(self.records) // size != place
-                yield Neighbours(
-                    name, self.units(other, targets), self.units(other[kept], targets[kept]), place
-                )
 
-    def strangers(self) -> Iterator[tuple[str, Units]]:
-        """Data sets of the same public description that are no neighbours; the last one differs in its count alone."""
+    def others(self) -> dict[str, Records]:
+        """Longer ones."""
         features, targets = self.arrays()
-        yield "other records", self.units(-3.0 * features[::-1], targets[::-1])
-        if self.relation is Relation.ADD_OR_REMOVE_ONE:
-            half = self.records // 4 * 2
-            yield "half of the units", self.units(features[:half], targets[:half])
-
-    def hopeless(self) -> Iterator[tuple[str, Units]]:
-        """Data from which nothing can be learnt."""
-        features, targets = self.arrays()
-        for value in (np.nan, 1e300):
-            yield f"rows of {value}", self.units(np.full_like(features, value), targets)
+        return {"other records": (-3.0 * features[::-1], targets[::-1])}

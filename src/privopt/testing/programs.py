@@ -49,27 +49,23 @@ class Forced(Recorded, LocalCurator):
     Args:
         data: the units that are there to be looked at.
         recorded: what is answered.
-        ledger: default: no limit.
+        noise: cuts the units; of the same seed as the run's into the same blocks.
     """
 
-    def __init__(self, data: Units | Engine, recorded: Transcript, ledger: Payer | None = None) -> None:
+    def __init__(
+        self, data: Units | Engine, recorded: Transcript, *, noise: NoiseSource | None = None
+    ) -> None:
         LocalCurator.__init__(
             self,
             data,
-            Unlimited(data.public.relation) if ledger is None else ledger,
-            noise=NoiseSource(0),
+            Unlimited(data.public.relation),
+            noise=NoiseSource(0) if noise is None else noise,
             transcript=Transcript(
                 data.public.relation, seeded=recorded.seeded, exact_noise=recorded.exact_noise
             ),
         )
         self.transcript.eager = recorded.eager
         self.repeat(recorded)
-
-    def _child(self, private_engine: Engine, ledger: Payer) -> "Forced":
-        child = Forced(private_engine, self._recorded, ledger)
-        child.transcript = self.transcript
-        child.repeat(self._recorded, self._cursor)
-        return child
 
 
 @dataclass(frozen=True)
@@ -237,11 +233,7 @@ class ProgramTrial:
         """Transcript, dry run and plan hold the same releases."""
         wanted, case = priced(self.planned), "a run on data, and one on zeros"
         rehearsal = DryRun(self.public)
-        try:
-            self.configured.solve(rehearsal, self.data.problem)
-        except Exception as error:
-            what = f"without data it raises a {type(error).__name__}: {error}"
-            raise self.violated(Rule.RESULT, what, case) from error
+        self._without_data(rehearsal, case)
         for name, transcript in (
             ("the transcript", self.result.transcript),
             ("a dry run", rehearsal.transcript),
@@ -258,14 +250,17 @@ class ProgramTrial:
     def require_repeatable(self) -> None:
         """A replay, which holds no data at all, gives the same bits."""
         case = "a replay of recorded answers"
-        try:
-            again = self.configured.solve(Replay(self.result.transcript, self.public), self.data.problem)
-        except Exception as error:
-            what = f"without data it raises a {type(error).__name__}: {error}"
-            raise self.violated(Rule.RESULT, what, case) from error
+        again = self._without_data(Replay(self.result.transcript, self.public), case)
         alike = self._alike(again, self.result) and _same_words(again, self.result)
         if not alike or again.status is not self.result.status:
             raise self.violated(Rule.REPEATABLE, "a replay gives another result", case)
+
+    def _without_data(self, curator: Curator, case: str) -> Result:
+        try:
+            return self.configured.solve(curator, self.data.problem)
+        except Exception as error:
+            what = f"without data it raises a {type(error).__name__}: {error}"
+            raise self.violated(Rule.RESULT, what, case) from error
 
     def require_sensitivities(self) -> int:
         """No unit moves what is released by more than is stated, and every release has noise of its own.
@@ -443,26 +438,12 @@ class Watched(LocalCurator):
         _note(self.drawn, request, state)
         return super()._answer_stream(request, state)
 
-    def _child(self, private_engine: Engine, ledger: Payer) -> "Watched":
-        child = Watched(private_engine, ledger, noise=self._noise)
-        child.transcript, child.drawn = self.transcript, self.drawn
-        return child
-
 
 class Coupled(Forced):
     """Answers from a transcript while the streams are fed with the records at hand; keeps the logits of all draws."""
 
-    def __init__(
-        self,
-        data: Units | Engine,
-        recorded: Transcript,
-        ledger: Payer | None = None,
-        *,
-        noise: NoiseSource,
-    ) -> None:
-        """Open it; `noise` of the same seed as the run's cuts the units into the same blocks."""
-        super().__init__(data, recorded, ledger)
-        self._noise = noise
+    def __init__(self, data: Units | Engine, recorded: Transcript, *, noise: NoiseSource) -> None:
+        super().__init__(data, recorded, noise=noise)
         self.drawn: list[Drawn] = []
 
     def _open_stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]) -> Any:
@@ -473,12 +454,6 @@ class Coupled(Forced):
         _note(self.drawn, request, state)
         LocalCurator._answer_stream(self, request, state)
         return super()._answer_stream(request, state)
-
-    def _child(self, private_engine: Engine, ledger: Payer) -> "Coupled":
-        child = Coupled(private_engine, self._recorded, ledger, noise=self._noise)
-        child.transcript, child.drawn = self.transcript, self.drawn
-        child.repeat(self._recorded, self._cursor)
-        return child
 
 
 def largest_share(one: list[Drawn], other: list[Drawn]) -> float:

@@ -90,8 +90,7 @@ def check_query(
             for name, pair, number in neighbours(setting, seed, pairs):
                 again = (
                     f"check_query(query, columns={columns}, row_bound={row_bound}, levels={levels}, "
-                    f"relations=[{setting.relation.value!r}], layouts=[{setting.layout!r}], "
-                    f"storages=[{setting.storage!r}], pairs={0 if number is None else 1}, seed={number or 0})"
+                    f"{setting.arguments}, pairs={0 if number is None else 1}, seed={number or 0})"
                 )
                 found = _moved(query, pair(), setting, again)
                 if found is None:

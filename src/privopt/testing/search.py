@@ -1,6 +1,5 @@
 """A search for the neighbour that moves a query furthest: drawn at random, then by steps from the worst one found."""
 
-import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.curator.audit import distance
+from privopt.curator.audit import distance, moved_up, ratio
 from privopt.curator.base import Curator
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
@@ -220,10 +219,7 @@ class Measure:
 
     def ratio(self, one: Any, other: Any) -> float:
         """How far apart two values are over what is stated; infinite where that is no number."""
-        moved = self.apart(one, other)
-        if moved == 0.0:
-            return 0.0
-        return moved / self.stated if self.stated > 0.0 and not math.isnan(moved) else math.inf
+        return ratio(self.apart(one, other), self.stated)
 
 
 def applies(way: Way, asked: Asked, setting: Setting) -> bool:
@@ -364,12 +360,13 @@ def _of_a_mean(
     def value(other: Table) -> Any:
         if way in ("loop", "sampled loop"):
             return _in_a_loop(query, other, draw)
-        side, asked, drawn = opened(other), query, draw
-        if other.is_gone:  # it takes its lot along, and those behind it move up
+        side, asked, held = opened(other), query, draw
+        count = side.private_engine.private_count
+        if other.is_gone:  # it takes its lot along
             asked = without_lot(query, other.position)
-            drawn = None if draw is None else draw[draw != other.position]
-            drawn = None if drawn is None else drawn - (drawn > other.position)
-        held = None if drawn is None else drawn[drawn < side.private_engine.private_count]
+            held = None if draw is None else moved_up(draw, other.position, count)
+        elif draw is not None:
+            held = draw[draw < count]
         return side.private_value(asked, sampling, held)
 
     return Measure(query, _stated(opened(table), query, sampling), value, partial(_apart, query.norm))
@@ -513,8 +510,7 @@ def search_neighbours(
         for number, (way, setting) in zip(range(-(-neighbours // ROUND)), cycle(found), strict=False):
             again = (
                 f"search_neighbours(query, columns={columns}, row_bound={row_bound}, levels={levels}, "
-                f"relations=[{setting.relation.value!r}], layouts=[{setting.layout!r}], "
-                f"storages=[{setting.storage!r}], ways=[{way!r}], neighbours={ROUND}, seed={seed + number}"
+                f"{setting.arguments}, ways=[{way!r}], neighbours={ROUND}, seed={seed + number}"
                 f"{'' if vary is None else ', vary=vary'})"
             )
             ratio, asked, as_given = _Round(way, setting, query, vary, seed + number, again).run()

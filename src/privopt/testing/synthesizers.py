@@ -1,6 +1,6 @@
 """The contract of a synthesizer: that of a solver, and a model that answers its workload and samples rows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -11,14 +11,13 @@ from privopt.curator.transcript import Transcript
 from privopt.data.units import Units
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
-from privopt.mechanisms.noise import NoiseSource
 from privopt.problems.workload import Workload, cells_of
 from privopt.public import Relation
 from privopt.result import Result
 from privopt.synthesis.base import Synthesizer, released_marginals
 from privopt.synthesis.finishing import Finishing
 from privopt.testing.programs import ProgramTrial
-from privopt.testing.toy_data import ContractViolation, Neighbours, Rule, changed_place
+from privopt.testing.toy_data import ContractViolation, Records, Rule, TrialData
 
 BUDGET = Budget(2.0, 1e-5)
 _PAIRS = Workload.ways((3, 2, 4), 2)
@@ -57,6 +56,7 @@ def check_synthesizer(
             problem=workload,
             relation=Relation.parse(relation),
             records=records,
+            columns=len(workload.levels),
             by_user=by_user,
             seed=seed,
         )
@@ -132,82 +132,33 @@ class SynthesizerTrial(ProgramTrial):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToyTable:
-    """Rows of codes, skewed towards small ones.
+class ToyTable(TrialData):
+    """Rows of codes, skewed towards small ones, in the columns of a workload; targets are not looked at."""
 
-    Attributes:
-        problem: the workload, whose columns the rows have.
-        relation: which tables are neighbours.
-        records: how many rows there are.
-        by_user: whether two rows are a user, of at most three.
-        seed: of the rows.
-    """
+    of_no_use: ClassVar[tuple[float, ...]] = (np.nan, 1e300, 0.0)
 
-    problem: Workload
-    relation: Relation
-    records: int
-    by_user: bool = False
-    seed: int = 0
-
-    @property
-    def columns(self) -> int:
-        """How many there are."""
-        return len(self.problem.levels)
-
-    def codes(self) -> NDArray[np.float64]:
-        """(records, columns)."""
+    def arrays(self) -> Records:
+        """Codes (records, columns), and zeros."""
         rng = np.random.default_rng(self.seed)
         drawn = [rng.binomial(level - 1, 0.3, size=self.records) for level in self.problem.levels]
-        return np.stack(drawn, axis=1).astype(np.float64)
+        return np.stack(drawn, axis=1).astype(np.float64), np.zeros(self.records)
 
-    def units(self, codes: NDArray[np.float64]) -> Units:
-        """Rows as units. Which ones of a user are used is chosen alike every time."""
-        levels = self.problem.levels
-        if not self.by_user:
-            return Units.from_codes(codes, levels=levels, relation=self.relation, n=self.records)
-        return Units.from_codes(
-            codes,
-            levels=levels,
-            relation=self.relation,
-            n=self.records // 2,
-            groups=np.arange(len(codes)) // 2,
-            max_records_per_user=3,
-            noise=NoiseSource(7),
-        )
+    def stored(self, features: NDArray[np.float64], targets: NDArray[np.float64], **described: Any) -> Units:
+        """Rows as units of this description."""
+        del targets
+        return Units.from_codes(features, levels=self.problem.levels, **described)
 
-    def plain(self) -> Units:
-        """The table itself."""
-        return self.units(self.codes())
-
-    def neighbours(self, *, last: bool = False) -> Iterator[Neighbours]:
-        """Pairs that differ in one unit: its last row is another one, or the unit is gone; see `ToyData`."""
-        codes = self.codes()
-        row = codes[3]
-        instead_of = {
+    def instead_of(self) -> dict[str, NDArray[np.float64]]:
+        """Another row, and what no column declares."""
+        row = self.arrays()[0][3]
+        return {
             "another row": (row + 1) % 2,
             "a huge row": np.full_like(row, 1e300),
             "a row with NaN": np.full_like(row, np.nan),
             "undeclared values": row + 0.5,
         }
-        size = 2 if self.by_user else 1
-        for number, (name, instead) in enumerate(instead_of.items()):
-            place = changed_place(0 if last else number, self.records // size)
-            other = codes.copy()
-            other[size * (place + 1) - 1] = instead
-            if self.relation is Relation.REPLACE_ONE:
-                yield Neighbours(name, self.units(codes), self.units(other), place)
-            else:
-                kept = np.arange(len(codes)) // size != place
-                yield Neighbours(name, self.units(other), self.units(other[kept]), place)
 
-    def strangers(self) -> Iterator[tuple[str, Units]]:
-        """Tables of the same public description that are no neighbours; the last one differs in its count alone."""
-        codes = self.codes()
-        yield "other rows", self.units(np.asarray(self.problem.levels) - 1 - codes)
-        if self.relation is Relation.ADD_OR_REMOVE_ONE:
-            yield "half of the units", self.units(codes[: self.records // 4 * 2])
-
-    def hopeless(self) -> Iterator[tuple[str, Units]]:
-        """Tables in which nothing is declared, or every row is the same."""
-        for value in (np.nan, 1e300, 0.0):
-            yield f"rows of {value}", self.units(np.full_like(self.codes(), value))
+    def others(self) -> dict[str, Records]:
+        """Rows of the opposite codes."""
+        codes, targets = self.arrays()
+        return {"other rows": (np.asarray(self.problem.levels) - 1 - codes, targets)}

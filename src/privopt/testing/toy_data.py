@@ -1,9 +1,10 @@
 """Small data for a problem: what a solver is tried on, its neighbours, and data sets that have nothing in common."""
 
+import abc
 import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,57 +36,12 @@ class Neighbours(NamedTuple):
     place: int
 
 
-class TrialData(Protocol):
-    """What a program is tried on."""
-
-    @property
-    def problem(self) -> Any:
-        """What the program solves."""
-        ...
-
-    @property
-    def relation(self) -> Relation:
-        """Which data sets are neighbours."""
-        ...
-
-    @property
-    def columns(self) -> int:
-        """Features of a record."""
-        ...
-
-    @property
-    def by_user(self) -> bool:
-        """Whether two records are a user."""
-        ...
-
-    @property
-    def seed(self) -> int:
-        """Of the records."""
-        ...
-
-    def plain(self) -> Units:
-        """The data themselves."""
-        ...
-
-    def neighbours(self, *, last: bool = False) -> Iterator[Neighbours]:
-        """Pairs that differ in one unit, by what is put in its place: the last, the first or one in the middle."""
-        ...
-
-    def strangers(self) -> Iterator[tuple[str, Units]]:
-        """Data sets of the same public description that are no neighbours."""
-        ...
-
-    def hopeless(self) -> Iterator[tuple[str, Units]]:
-        """Data from which nothing can be learnt."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
-class ToyData:
-    """Records of standard normal features, most of them longer than the row bound of 1, and targets of a loss's kind.
+class TrialData(abc.ABC):
+    """What a program is tried on.
 
     Attributes:
-        problem: whose loss says what targets are.
+        problem: what the program solves.
         relation: which data sets are neighbours.
         records: how many there are.
         columns: features of each.
@@ -93,31 +49,48 @@ class ToyData:
         seed: of the records.
     """
 
-    problem: Problem
+    problem: Any
     relation: Relation
-    records: int = 40
-    columns: int = 5
+    records: int
+    columns: int
     by_user: bool = False
     seed: int = 0
 
+    of_no_use: ClassVar[tuple[float, ...]]  # what rows hold from which nothing can be learnt
+
+    @abc.abstractmethod
     def arrays(self) -> Records:
         """Features (records, columns), and targets."""
-        return toy_arrays(self.problem, self.records, self.columns, self.seed)
+
+    @abc.abstractmethod
+    def stored(self, features: NDArray[np.float64], targets: NDArray[np.float64], **described: Any) -> Units:
+        """Records as units of this description."""
+
+    @abc.abstractmethod
+    def instead_of(self) -> dict[str, NDArray[np.float64]]:
+        """What is put in a record's place, by name: one row, or one for each record."""
+
+    @abc.abstractmethod
+    def others(self) -> dict[str, Records]:
+        """As many records that have nothing in common with these, by name."""
+
+    def turned(self, targets: NDArray[np.float64], place: int) -> NDArray[np.float64]:
+        """The targets with that of a record whose row is another one."""
+        del place
+        return targets
+
+    @property
+    def size(self) -> int:
+        """Records of a unit."""
+        return 2 if self.by_user else 1
 
     def units(self, features: NDArray[np.float64], targets: NDArray[np.float64]) -> Units:
         """Records as units. Which ones of a user are used is chosen alike every time."""
-        if not self.by_user:
-            return Units.from_arrays(features, targets, relation=self.relation, row_bound=1.0, n=self.records)
-        return Units.from_arrays(
-            features,
-            targets,
-            relation=self.relation,
-            row_bound=1.0,
-            n=self.records // 2,
-            groups=np.arange(len(features)) // 2,
-            max_records_per_user=3,
-            noise=NoiseSource(7),
-        )
+        described: dict[str, Any] = {"relation": self.relation, "n": self.records // self.size}
+        if self.by_user:
+            groups = np.arange(len(features)) // 2
+            described |= {"groups": groups, "max_records_per_user": 3, "noise": NoiseSource(7)}
+        return self.stored(features, targets, **described)
 
     def plain(self) -> Units:
         """The data themselves."""
@@ -129,9 +102,58 @@ class ToyData:
         Args:
             last: whether it is always the last unit; otherwise the last, the first and one in the middle take turns.
         """
+        for number, (name, instead) in enumerate(self.instead_of().items()):
+            place = changed_place(0 if last else number, self.records // self.size)
+            end = self.size * (place + 1) - 1
+            left, right = self.pair(instead[end] if instead.ndim > 1 else instead, place)
+            yield Neighbours(name, left, right, place)
+
+    def pair(self, instead: NDArray[np.float64], place: int) -> tuple[Units, Units]:
+        """The data, and the same with another row of one unit; or the latter, and the same without the unit."""
+        features, targets = self.arrays()
+        end = self.size * (place + 1) - 1
+        other = features.copy()
+        other[end] = instead
+        if self.relation is Relation.REPLACE_ONE:
+            return self.units(features, targets), self.units(other, self.turned(targets, end))
+        kept = np.arange(self.records) // self.size != place
+        return self.units(other, targets), self.units(other[kept], targets[kept])
+
+    def strangers(self) -> Iterator[tuple[str, Units]]:
+        """Data sets of the same public description that are no neighbours; the last one differs in its count alone."""
+        for name, records in self.others().items():
+            yield name, self.units(*records)
+        if self.relation is Relation.ADD_OR_REMOVE_ONE:
+            half = self.records // 4 * 2
+            features, targets = self.arrays()
+            yield "half of the units", self.units(features[:half], targets[:half])
+
+    def hopeless(self) -> Iterator[tuple[str, Units]]:
+        """Data from which nothing can be learnt."""
+        features, targets = self.arrays()
+        for value in self.of_no_use:
+            yield f"rows of {value}", self.units(np.full_like(features, value), targets)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToyData(TrialData):
+    """Records of standard normal features, most longer than the row bound of 1, and targets of a loss's kind."""
+
+    of_no_use: ClassVar[tuple[float, ...]] = (np.nan, np.inf, 1e300, 0.0)
+
+    def arrays(self) -> Records:
+        """Features (records, columns), and targets."""
+        return toy_arrays(self.problem, self.records, self.columns, self.seed)
+
+    def stored(self, features: NDArray[np.float64], targets: NDArray[np.float64], **described: Any) -> Units:
+        """Records as units of this description."""
+        return Units.from_arrays(features, targets, row_bound=1.0, **described)
+
+    def instead_of(self) -> dict[str, NDArray[np.float64]]:
+        """Other rows, very large and very small ones, and what is none."""
         features, _ = self.arrays()
         row = features[3]
-        instead_of = {
+        return {
             "another row": -row,
             "the opposite row": -features,
             "a huge row": np.full_like(row, 1e30),
@@ -141,43 +163,24 @@ class ToyData:
             "an infinite row": np.full_like(row, -np.inf),
             "a duplicated row": row,
         }
-        size = 2 if self.by_user else 1
-        for number, (name, instead) in enumerate(instead_of.items()):
-            place = changed_place(0 if last else number, self.records // size)
-            end = size * (place + 1) - 1
-            left, right = self.pair(instead[end] if instead.ndim > 1 else instead, place)
-            yield Neighbours(name, left, right, place)
 
-    def pair(self, instead: NDArray[np.float64], place: int) -> tuple[Units, Units]:
-        """The data, and the same with another row of one unit; or the latter, and the same without the unit."""
-        features, targets = self.arrays()
-        size = 2 if self.by_user else 1
-        end = size * (place + 1) - 1
-        other, moved = features.copy(), targets.copy()
-        other[end] = instead
-        if isinstance(self.problem.loss, GroupedLoss):  # another label, in another group
-            moved[end] = -np.sign(targets[end]) * (np.abs(targets[end]) % self.problem.loss.groups + 1)
-        if self.relation is Relation.REPLACE_ONE:
-            return self.units(features, targets), self.units(other, moved)
-        kept = np.arange(self.records) // size != place
-        return self.units(other, targets), self.units(other[kept], targets[kept])
+    def turned(self, targets: NDArray[np.float64], place: int) -> NDArray[np.float64]:
+        """Of a loss of groups, another label in another group."""
+        if not isinstance(self.problem.loss, GroupedLoss):
+            return targets
+        moved = targets.copy()
+        moved[place] = -np.sign(targets[place]) * (np.abs(targets[place]) % self.problem.loss.groups + 1)
+        return moved
 
-    def strangers(self) -> Iterator[tuple[str, Units]]:
-        """Data sets of the same public description that are no neighbours; the last one differs in its count alone."""
+    def others(self) -> dict[str, Records]:
+        """Others, and such as are huge or not numbers."""
         features, targets = self.arrays()
-        yield "other records", self.units(-3.0 * features[::-1], targets[::-1])
         huge = np.where(np.arange(self.columns) % 2, 1e300, -1e300) * np.sign(features)
         huge[::4] = np.nan
-        yield "records that are huge or not numbers", self.units(huge, targets)
-        if self.relation is Relation.ADD_OR_REMOVE_ONE:
-            half = self.records // 4 * 2
-            yield "half of the units", self.units(features[:half], targets[:half])
-
-    def hopeless(self) -> Iterator[tuple[str, Units]]:
-        """Data from which nothing can be learnt."""
-        features, targets = self.arrays()
-        for value in (np.nan, np.inf, 1e300, 0.0):
-            yield f"rows of {value}", self.units(np.full_like(features, value), targets)
+        return {
+            "other records": (-3.0 * features[::-1], targets[::-1]),
+            "records that are huge or not numbers": (huge, targets),
+        }
 
 
 def toy_arrays(problem: Problem, records: int, columns: int, seed: int = 0) -> Records:
@@ -234,6 +237,11 @@ class Setting:
 
     def __str__(self) -> str:
         return f"{self.relation.value}, {self.storage}, {self.layout}"
+
+    @property
+    def arguments(self) -> str:
+        """Those of a check that tries this setting alone."""
+        return f"relations=[{self.relation.value!r}], layouts=[{self.layout!r}], storages=[{self.storage!r}]"
 
     @property
     def of_users(self) -> bool:
