@@ -288,6 +288,44 @@ class RecordSum(MeanQuery):
         return None
 
 
+class AtPoint(MeanQuery):
+    """A mean that is shaped like the parameters: the class declares a field `at`, a public point."""
+
+    at: Any
+
+    def shape(self, public: Public) -> tuple[int, ...]:
+        """The shape of the parameters."""
+        del public
+        return tuple(jnp.shape(self.at))
+
+
+class Clipped(MeanQuery):
+    """A mean whose units are clipped to a field that the class declares, `clip`."""
+
+    clip: Scalar
+
+    def radius(self) -> Scalar:
+        """The clip."""
+        return self.clip
+
+
+class Number(Query):
+    """A query whose value is a number."""
+
+    def shape(self, public: Public) -> tuple[int, ...]:
+        """A number."""
+        del public
+        return ()
+
+
+class RowShaped(Query):
+    """A query whose value has one entry a feature."""
+
+    def shape(self, public: Public) -> tuple[int, ...]:
+        """(d,)."""
+        return (public.d,)
+
+
 class UnitSum(MeanQuery):
     """A mean query whose unit contribution is a function of all the unit's records."""
 
@@ -320,6 +358,20 @@ def acute_factor(public: Public, sampling: Sampling) -> float:
     if public.relation is not Relation.REPLACE_ONE:
         return 1.0
     return math.sqrt(2.0) if isinstance(sampling, EveryUnit) else 2.0
+
+
+class AcuteMean(MeanQuery):
+    """A mean of contributions of which any two make no obtuse angle; the class argues that they do not."""
+
+    def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
+        """radius / N times `acute_factor`."""
+        return acute_factor(public, sampling) * self.radius() / expected_units(sampling, public.n)
+
+
+NO_NEGATIVE_ENTRY = (
+    "No entry of a contribution is negative, so that two make no obtuse angle: replacing one by another moves the "
+    "sum by sqrt(2) radii."
+)  # the `sensitivity_argument` of the classes whose contributions have none
 
 
 class StatisticOfHeld(Query):

@@ -15,17 +15,27 @@ from privopt.ledger.events import EveryUnit, Sampling
 from privopt.problems.losses import GLMLoss, Loss
 from privopt.problems.projections import scale_of
 from privopt.public import Public
-from privopt.queries.base import RecordSum, RowForm, Scalar, clip_to_ball, query, shrunk_radius, static
+from privopt.queries.base import (
+    Clipped,
+    RecordSum,
+    RowForm,
+    Scalar,
+    clip_to_ball,
+    query,
+    shrunk_radius,
+    static,
+)
 from privopt.queries.slopes import (
     ClippedGradient,
+    GradientSum,
     clip_each,
     clipped_slopes,
     columns_of,
     glm_slopes,
     gradients_at,
     points_in_groups,
-    record_gradient,
     side_by_side,
+    slope_form,
     slopes_at,
 )
 from privopt.queries.values import ValueSum, around, differences
@@ -34,7 +44,7 @@ from privopt.queries.values import ValueSum, around, differences
 
 
 @query
-class GradientAndCount(RecordSum):
+class GradientAndCount(GradientSum):
     """Mean over units of `(clip_c(B^T g_j - v0), s_j)`, g_j a unit's gradient, s_j = h where the clip changed nothing.
 
     Where the clip shortened the unit's vector s_j is -h; a unit without records contributes zeros. A mean of s_j / h is
@@ -76,10 +86,6 @@ class GradientAndCount(RecordSum):
         del public
         return (self._width() + 1,)
 
-    def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
-        """The gradient of one record's loss."""
-        return record_gradient(self.loss, self.at, private_features, private_target)
-
     def clip_unit(self, private_vector: Float[Array, " *shape"]) -> Float[Array, " k"]:
         """The unit's gradient in other coordinates, around the centre and in its ball, and whether it was inside."""
         private_moved = jnp.ravel(
@@ -105,13 +111,7 @@ class GradientAndCount(RecordSum):
             del private_norms
             return glm_slopes(loss, private_predictions, private_targets)
 
-        return RowForm(
-            points=jnp.reshape(self.at, (public.d, loss.outputs)),
-            coefficients=coefficients,
-            outputs=loss.outputs,
-            shape=tuple(jnp.shape(self.at)),
-            radius=self.radius(),
-        )
+        return slope_form(loss, public, (self.at,), coefficients, self.radius())
 
     def _width(self) -> int:
         """Entries of the gradient."""
@@ -133,8 +133,46 @@ def share_inside(released_count: Float[Array, ""], height: Scalar) -> Array:
 _UNIT_ROUNDOFF = 2.0**-53
 
 
+LENGTHS_ARGUMENT = (
+    "A unit moves each count by at most one, up or down, and a distance from a share by no more: the range of the "
+    "moves is at most two counts."
+)  # the `sensitivity_argument` of both classes
+
+
+class _Counts(RecordSum):
+    """How far the counts of units whose vectors are no longer than each of several lengths are from a share."""
+
+    norm: ClassVar[str] = "range"
+    radius_norm: ClassVar[str] = "linf"
+
+    lengths: Float[Array, " k"]
+    share: Scalar
+    bonus: Any
+
+    def radius(self) -> Scalar:
+        """The largest entry of one unit's vector."""
+        return 1.0
+
+    def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
+        """2 / n, whatever the relation, and rounding."""
+        return moved_by_counts(public, sampling, self.share, self.bonus)
+
+    def shape(self, public: Public) -> tuple[int, ...]:
+        """One score a length."""
+        del public
+        return (int(jnp.shape(self.lengths)[0]),)
+
+    def clip_unit(self, private_vector: Array) -> Float[Array, " k"]:
+        """1 for each length that is no shorter than the unit's vector."""
+        return counted(private_vector, self.lengths)
+
+    def finish(self, private_mean: Float[Array, " k"]) -> Float[Array, " k"]:
+        """The bonus minus the distances from the share."""
+        return self.bonus - jnp.abs(private_mean - self.share)
+
+
 @query
-class NormCounts(RecordSum):
+class NormCounts(_Counts, GradientSum):
     """Minus `|count_k / n - share|`, and a public bonus, for each length C_k; count_k units' gradients are no longer.
 
     The exponential mechanism takes the largest score: the length below which about `share` of the gradients are. Where
@@ -159,12 +197,7 @@ class NormCounts(RecordSum):
         Smith 2011 (a quantile by the exponential mechanism), with counts as scores; ours for lengths of gradients.
     """
 
-    norm: ClassVar[str] = "range"
-    radius_norm: ClassVar[str] = "linf"
-    sensitivity_argument: ClassVar[str] = (
-        "A unit moves each count by at most one, up or down, and a distance from a share by no more: the range of the "
-        "moves is at most two counts."
-    )
+    sensitivity_argument: ClassVar[str] = LENGTHS_ARGUMENT
 
     loss: Loss = static()
     at: Float[Array, " *shape"]
@@ -172,34 +205,9 @@ class NormCounts(RecordSum):
     share: Scalar
     bonus: Any = field(default=0.0)
 
-    def radius(self) -> Scalar:
-        """The largest entry of one unit's vector."""
-        return 1.0
-
-    def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
-        """2 / n, whatever the relation, and rounding."""
-        return moved_by_counts(public, sampling, self.share, self.bonus)
-
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """One score a length."""
-        del public
-        return (int(jnp.shape(self.lengths)[0]),)
-
-    def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
-        """The gradient of one record's loss."""
-        return record_gradient(self.loss, self.at, private_features, private_target)
-
-    def clip_unit(self, private_vector: Array) -> Float[Array, " k"]:
-        """1 for each length that is no shorter than the gradient."""
-        return counted(private_vector, self.lengths)
-
-    def finish(self, private_mean: Float[Array, " k"]) -> Float[Array, " k"]:
-        """The bonus minus the distances from the share."""
-        return self.bonus - jnp.abs(private_mean - self.share)
-
 
 @query
-class ValueNormCounts(ValueSum):
+class ValueNormCounts(_Counts, ValueSum):
     """The scores of `NormCounts` for estimates from values: how long a unit's `ValueGradient` is before the clip.
 
     Attributes:
@@ -212,12 +220,7 @@ class ValueNormCounts(ValueSum):
         As in `NormCounts`: whatever the values are, a unit adds zeros and ones.
     """
 
-    norm: ClassVar[str] = "range"
-    radius_norm: ClassVar[str] = "linf"
-    sensitivity_argument: ClassVar[str] = (
-        "A unit moves each count by at most one, up or down, and a distance from a share by no more: the range of the "
-        "moves is at most two counts."
-    )
+    sensitivity_argument: ClassVar[str] = LENGTHS_ARGUMENT
 
     loss: Loss = static()
     at: Float[Array, " *shape"]
@@ -227,19 +230,6 @@ class ValueNormCounts(ValueSum):
     share: Scalar
     bonus: Any = field(default=0.0)
 
-    def radius(self) -> Scalar:
-        """The largest entry of one unit's vector."""
-        return 1.0
-
-    def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
-        """2 / n, whatever the relation, and rounding."""
-        return moved_by_counts(public, sampling, self.share, self.bonus)
-
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """One score a length."""
-        del public
-        return (int(jnp.shape(self.lengths)[0]),)
-
     def points(self) -> Float[Array, "m p"]:
         """See `ValueGradient`."""
         return around(self.at, self.directions, self.smoothing)
@@ -248,14 +238,6 @@ class ValueNormCounts(ValueSum):
         """The differences, times p / k."""
         rows, size = jnp.shape(self.directions)
         return differences(private_values, self.smoothing) * (size / rows)
-
-    def clip_unit(self, private_vector: Array) -> Float[Array, " k"]:
-        """1 for each length that is no shorter than the estimate."""
-        return counted(private_vector, self.lengths)
-
-    def finish(self, private_mean: Float[Array, " k"]) -> Float[Array, " k"]:
-        """The bonus minus the distances from the share."""
-        return self.bonus - jnp.abs(private_mean - self.share)
 
 
 def moved_by_counts(public: Public, sampling: Sampling, share: Scalar, bonus: Any) -> Scalar:
@@ -285,7 +267,58 @@ def counted(private_vector: Array, lengths: Float[Array, " k"]) -> Float[Array, 
 
 
 @query
-class GradientNorms(RecordSum):
+class _AtPoints(RecordSum):
+    """Gradients of one loss at several public points, each clipped for itself; all share one pass over the rows."""
+
+    loss: Loss = static()
+    points: Float[Array, "T ..."]
+    clip: Scalar
+
+    def moves(self, public: Public, sampling: Sampling) -> Float[Array, " T"]:
+        """The sensitivity of `ClippedGradient` at each point."""
+
+        def move(at: Array) -> Array:
+            gradient = ClippedGradient(loss=self.loss, at=at, clip=self.clip)
+            return jnp.asarray(gradient.sensitivity(public, sampling), float)
+
+        return jax.vmap(move)(jnp.asarray(self.points, float))
+
+    def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
+        """The gradients of one record's loss, (p, T)."""
+        return gradients_at(self.loss, self.points, private_features, private_target)
+
+    def without_bad(self, private_vector: Float[Array, "p T"]) -> Float[Array, "p T"]:
+        """Each gradient that is not finite as zero."""
+        return jax.vmap(super().without_bad, in_axes=1, out_axes=1)(private_vector)
+
+    def columns_form(self, public: Public) -> RowForm | None:
+        """The generalised-linear form, the points side by side: K T columns, those of one output together.
+
+        A record's gradients are clipped here, each for itself; a user's are averaged first, and clipped by
+        `clip_unit`.
+        """
+        loss = self.loss
+        if not isinstance(loss, GLMLoss):
+            return None
+        count, outputs = int(jnp.shape(self.points)[0]), loss.outputs
+
+        def coefficients(private_predictions: Array, private_targets: Array, private_norms: Array) -> Array:
+            private_slopes = slopes_at(loss, count, private_predictions, private_targets)
+            if public.unit == "record":
+                private_slopes = clipped_slopes(private_slopes, private_norms, self.clip)
+            return side_by_side(private_slopes)
+
+        return RowForm(
+            points=columns_of(self.points, loss, public),
+            coefficients=coefficients,
+            outputs=outputs * count,
+            shape=(public.d * outputs, count),
+            radius=2.0 * self.clip * count**0.5,  # never reached by clipped gradients
+        )
+
+
+@query
+class GradientNorms(_AtPoints):
     """Minus the norm |g_t + o_t| at each of T points, g_t the mean over units of `grad f(w_t; unit)`, each clipped.
 
     Minus, since the exponential mechanism takes the largest score: the smallest gradient. All points share one pass
@@ -318,9 +351,6 @@ class GradientNorms(RecordSum):
         "the two largest."
     )
 
-    loss: Loss = static()
-    points: Float[Array, "T ..."]
-    clip: Scalar
     offsets: Any = field(default=0.0)
 
     def radius(self) -> Scalar:
@@ -331,14 +361,9 @@ class GradientNorms(RecordSum):
         """The sum of the two largest sensitivities of a clipped gradient at the points, and rounding."""
         points = jnp.asarray(self.points, float)
         count = points.shape[0]
-
-        def moves(at: Array) -> Array:
-            gradient = ClippedGradient(loss=self.loss, at=at, clip=self.clip)
-            return jnp.asarray(gradient.sensitivity(public, sampling), float)
-
         if count == 1:
             return jnp.zeros(())
-        largest = jnp.sum(jax.lax.top_k(jax.vmap(moves)(points), 2)[0])
+        largest = jnp.sum(jax.lax.top_k(self.moves(public, sampling), 2)[0])
         size = points.size // count
         offsets = jnp.reshape(jnp.broadcast_to(jnp.asarray(self.offsets, float), points.shape), (count, -1))
         longest = self.clip + jnp.max(jnp.sqrt(jnp.sum(offsets * offsets, axis=1)))
@@ -348,14 +373,6 @@ class GradientNorms(RecordSum):
         """One score a point."""
         del public
         return (int(jnp.shape(self.points)[0]),)
-
-    def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
-        """The gradients of one record's loss, (p, T)."""
-        return gradients_at(self.loss, self.points, private_features, private_target)
-
-    def without_bad(self, private_vector: Float[Array, "p T"]) -> Float[Array, "p T"]:
-        """Each gradient that is not finite as zero."""
-        return jax.vmap(super().without_bad, in_axes=1, out_axes=1)(private_vector)
 
     def clip_unit(self, private_vector: Float[Array, "p T"]) -> Float[Array, "p T"]:
         """Each gradient in its ball."""
@@ -370,29 +387,8 @@ class GradientNorms(RecordSum):
         return -jnp.sqrt(jnp.sum(private_whole * private_whole, axis=0))
 
     def row_form(self, public: Public) -> RowForm | None:
-        """The generalised-linear form, the points side by side: K T columns, those of one output together.
-
-        A record's gradients are clipped here, each for itself; a user's are averaged first, and clipped by
-        `clip_unit`.
-        """
-        loss = self.loss
-        if not isinstance(loss, GLMLoss):
-            return None
-        count, outputs = int(jnp.shape(self.points)[0]), loss.outputs
-
-        def coefficients(private_predictions: Array, private_targets: Array, private_norms: Array) -> Array:
-            private_slopes = slopes_at(loss, count, private_predictions, private_targets)
-            if public.unit == "record":
-                private_slopes = clipped_slopes(private_slopes, private_norms, self.clip)
-            return side_by_side(private_slopes)
-
-        return RowForm(
-            points=columns_of(self.points, loss, public),
-            coefficients=coefficients,
-            outputs=outputs * count,
-            shape=(public.d * outputs, count),
-            radius=2.0 * self.clip * count**0.5,  # never reached by clipped gradients
-        )
+        """See `_AtPoints.columns_form`."""
+        return self.columns_form(public)
 
     def groups(self, public: Public) -> Sequence["GradientNorms"]:
         """The same points in groups, see `points_in_groups`."""
@@ -407,7 +403,7 @@ class GradientNorms(RecordSum):
 
 
 @query
-class AveragedGradient(RecordSum):
+class AveragedGradient(Clipped, _AtPoints):
     """Mean over M points of the mean over units of `grad f(z_m; unit)`, each clipped to the l2 norm `clip`.
 
     Every unit is clipped at every point by itself, as `ClippedGradient` does it there, so that the value is the average
@@ -434,35 +430,14 @@ class AveragedGradient(RecordSum):
         "sensitivity of the clipped gradient at its point."
     )
 
-    loss: Loss = static()
-    points: Float[Array, "M ..."]
-    clip: Scalar
-
-    def radius(self) -> Scalar:
-        """The clip."""
-        return self.clip
-
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
         """The average over the points of the sensitivity of `ClippedGradient`."""
-
-        def moves(at: Array) -> Array:
-            gradient = ClippedGradient(loss=self.loss, at=at, clip=self.clip)
-            return jnp.asarray(gradient.sensitivity(public, sampling), float)
-
-        return jnp.mean(jax.vmap(moves)(jnp.asarray(self.points, float)))
+        return jnp.mean(self.moves(public, sampling))
 
     def shape(self, public: Public) -> tuple[int, ...]:
         """The shape of the parameters."""
         del public
         return tuple(jnp.shape(self.points)[1:])
-
-    def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
-        """The gradients of one record's loss, (p, M)."""
-        return gradients_at(self.loss, self.points, private_features, private_target)
-
-    def without_bad(self, private_vector: Float[Array, "p M"]) -> Float[Array, "p M"]:
-        """Each gradient that is not finite as zero."""
-        return jax.vmap(super().without_bad, in_axes=1, out_axes=1)(private_vector)
 
     def clip_unit(self, private_vector: Float[Array, "p M"]) -> Array:
         """The average of the gradients, each in its ball."""
@@ -475,35 +450,21 @@ class AveragedGradient(RecordSum):
         A record's gradients are clipped and averaged here, so that its row is met once; a user's are averaged over
         their records first, and clipped by `clip_unit`.
         """
-        loss = self.loss
-        if not isinstance(loss, GLMLoss):
-            return None
-        count, outputs = int(jnp.shape(self.points)[0]), loss.outputs
-        of_records = public.unit == "record"
+        loss, count = self.loss, int(jnp.shape(self.points)[0])
+        if not isinstance(loss, GLMLoss) or public.unit != "record":
+            return self.columns_form(public)
 
         def coefficients(private_predictions: Array, private_targets: Array, private_norms: Array) -> Array:
             private_slopes = slopes_at(loss, count, private_predictions, private_targets)
-            if not of_records:
-                return side_by_side(private_slopes)
             return jnp.mean(clipped_slopes(private_slopes, private_norms, self.clip), axis=1)
 
-        points = columns_of(self.points, loss, public)
-        if of_records:
-            shape = tuple(jnp.shape(self.points)[1:])
-            return RowForm(
-                points=points,
-                coefficients=coefficients,
-                outputs=outputs,
-                shape=shape,
-                radius=self.clip,
-                averages=False,
-            )
         return RowForm(
-            points=points,
+            points=columns_of(self.points, loss, public),
             coefficients=coefficients,
-            outputs=outputs * count,
-            shape=(public.d * outputs, count),
-            radius=2.0 * self.clip * count**0.5,  # never reached by clipped gradients
+            outputs=loss.outputs,
+            shape=tuple(jnp.shape(self.points)[1:]),
+            radius=self.clip,
+            averages=False,
         )
 
     def groups(self, public: Public) -> Sequence[tuple[float, "AveragedGradient"]]:

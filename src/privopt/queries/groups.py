@@ -1,21 +1,44 @@
 """How large each group's loss and share are: what a player who weights groups against each other sees of the data."""
 
 from dataclasses import field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from privopt.ledger.events import EveryUnit, Sampling, expected_units
+from privopt.ledger.events import EveryUnit, Sampling
 from privopt.problems.grouped_loss import GroupedLoss, one_hot
 from privopt.problems.projections import scale_of
 from privopt.public import Public
-from privopt.queries.base import Norm, RecordSum, RowForm, Scalar, acute_factor, query, shrunk_radius, static
-from privopt.queries.scores import clip_to_cube
+from privopt.queries.base import (
+    NO_NEGATIVE_ENTRY,
+    AcuteMean,
+    AtPoint,
+    Clipped,
+    Norm,
+    RecordSum,
+    RowForm,
+    Scalar,
+    query,
+    shrunk_radius,
+    static,
+)
+from privopt.queries.scores import ClippedToCube
+
+
+class _AcrossGroups(RecordSum):
+    """A mean with an entry for each group of the field `loss`."""
+
+    loss: GroupedLoss
+
+    def shape(self, public: Public) -> tuple[int, ...]:
+        """A number a group."""
+        del public
+        return (self.loss.groups,)
 
 
 @query
-class GroupLosses(RecordSum):
+class GroupLosses(_AcrossGroups):
     """For each group the mean over units of `min(loss, cap) - cap / 2` of its records, 0 of all others.
 
     The group's mean loss is that plus cap / 2 times its share, over its share: `GroupedLoss.mean_losses`, after the
@@ -44,11 +67,6 @@ class GroupLosses(RecordSum):
         """B / 2."""
         return 0.5 * self.loss.cap
 
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """A number a group."""
-        del public
-        return (self.loss.groups,)
-
     def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
         """The record's capped loss around B / 2, at the place of its group."""
         return self.contribution_at(private_features @ jnp.asarray(self.at), private_target)
@@ -59,7 +77,7 @@ class GroupLosses(RecordSum):
 
 
 @query
-class GroupLossScores(RecordSum):
+class GroupLossScores(_AcrossGroups):
     """Minus each group's mean loss, up to a common constant: for draws of groups with large losses.
 
     It is the mean over units of `-(min(loss, cap) - cap / 2) / q_g` at the place g of a record's group, and a part that
@@ -98,11 +116,6 @@ class GroupLossScores(RecordSum):
         largest = jnp.max(jnp.abs(jnp.asarray(self.constants)))
         return super().sensitivity(public, sampling) + 2.0**-50 * (2.0 * self.radius() + largest)
 
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """A number a group."""
-        del public
-        return (self.loss.groups,)
-
     def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
         """The record's capped loss around B / 2 over the share of its group, at its place."""
         return self.contribution_at(private_features @ jnp.asarray(self.at), private_target)
@@ -129,7 +142,7 @@ class GroupLossScores(RecordSum):
 
 
 @query
-class GroupShares(RecordSum):
+class GroupShares(AcuteMean, _AcrossGroups):
     """Each group's share of the units: a histogram, in which a unit whose group or label is unknown adds nothing.
 
     Attributes:
@@ -140,25 +153,13 @@ class GroupShares(RecordSum):
         p by q moves it by |p - q| <= sqrt(|p|^2 + |q|^2) <= sqrt(2), since no entry is negative.
     """
 
-    sensitivity_argument: ClassVar[str] = (
-        "No entry of a contribution is negative, so that two make no obtuse angle: replacing one by another moves the "
-        "sum by sqrt(2) radii."
-    )
+    sensitivity_argument: ClassVar[str] = NO_NEGATIVE_ENTRY
 
     loss: GroupedLoss = static()
 
     def radius(self) -> Scalar:
         """1."""
         return 1.0
-
-    def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
-        """1 / N times `acute_factor`."""
-        return acute_factor(public, sampling) * self.radius() / expected_units(sampling, public.n)
-
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """A number a group."""
-        del public
-        return (self.loss.groups,)
 
     def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
         """A 1 at the place of the record's group."""
@@ -178,8 +179,63 @@ def centred_loss(loss: GroupedLoss, private_prediction: Scalar, private_target: 
 # data.
 
 
+class _Weighted(RecordSum):
+    """A record contributes its gradient times the weight of its group, shortened if `balanced`."""
+
+    loss: GroupedLoss
+    at: Any
+    weights: Float[Array, " groups"]
+    clip: Scalar
+    balanced: bool
+    clipped_in: ClassVar[Norm]
+
+    def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
+        """The weighted gradient of one record's loss, shortened if `balanced`."""
+        if self.clipped_in == "l2":
+            private_length = jnp.sqrt(jnp.sum(private_features * private_features))
+        else:
+            private_length = jnp.max(jnp.abs(private_features), initial=0.0)
+        private_prediction = private_features @ jnp.asarray(self.at)
+        numbers = (private_prediction, private_target, private_length)
+        return private_features * self._slopes(*(jnp.reshape(number, (1,)) for number in numbers))[0]
+
+    def slope_times_row(self, public: Public) -> RowForm:
+        """The generalised-linear form; the norms that the engine hands over are those of the rows in `clipped_in`."""
+
+        def coefficients(private_predictions: Array, private_targets: Array, private_norms: Array) -> Array:
+            return self._slopes(private_predictions[:, 0], private_targets, private_norms)[:, None]
+
+        return RowForm(
+            points=jnp.reshape(jnp.asarray(self.at), (public.d, 1)),
+            coefficients=coefficients,
+            outputs=1,
+            shape=(public.d,),
+            radius=self.clip,
+            norm=self.clipped_in,
+        )
+
+    def _slopes(
+        self,
+        private_predictions: Float[Array, " rows"],
+        private_targets: Float[Array, " rows"],
+        private_norms: Float[Array, " rows"],
+    ) -> Float[Array, " rows"]:
+        """The weighted slopes; balanced ones times `min(1, C / longest)`, longest over both labels."""
+        loss = self.loss
+        padded = jnp.concatenate([jnp.zeros(1), jnp.asarray(self.weights, jnp.float64)])
+        private_weights = padded[loss.group_of(private_targets)]
+        private_slopes = private_weights * loss.slope(private_predictions, private_targets)
+        if not (self.balanced and loss.balances):
+            return private_slopes
+        private_longest = private_weights * loss.steepest_slope(private_predictions) * private_norms
+        aim = shrunk_radius(self.clip)
+        private_over = private_longest > aim
+        private_factor = jnp.where(private_over, aim / jnp.where(private_over, private_longest, 1.0), 1.0)
+        return private_slopes * private_factor
+
+
 @query
-class GroupedGradient(RecordSum):
+class GroupedGradient(AtPoint, Clipped, _Weighted):
     """Mean over units of `weights[g] * grad f(at; record)`, g the record's group, each clipped to the l2 norm `clip`.
 
     Attributes:
@@ -198,42 +254,21 @@ class GroupedGradient(RecordSum):
         Sagawa, Koh, Hashimoto, Liang 2020 (the weighted gradient); balanced: Kuensch, Stefanski, Carroll 1989.
     """
 
+    clipped_in: ClassVar[Norm] = "l2"
+
     loss: GroupedLoss = static()
     at: Float[Array, " d"]
     weights: Float[Array, " groups"]
     clip: Scalar
     balanced: bool = field(default=True, metadata={"static": True})
 
-    def radius(self) -> Scalar:
-        """The clip."""
-        return self.clip
-
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """The shape of the parameters."""
-        del public
-        return tuple(jnp.shape(self.at))
-
-    def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
-        """The weighted gradient of one record's loss, shortened if `balanced`."""
-        private_length = jnp.sqrt(jnp.sum(private_features * private_features))
-        return private_features * self._slope(private_features, private_target, private_length)
-
     def row_form(self, public: Public) -> RowForm | None:
         """The generalised-linear form: slope times row."""
-        return _row_form(self, public, "l2")
-
-    def _slope(self, private_features: Array, private_target: Scalar, private_length: Scalar) -> Array:
-        private_prediction = private_features @ jnp.asarray(self.at)
-        return _slopes(
-            self,
-            jnp.reshape(private_prediction, (1,)),
-            jnp.reshape(private_target, (1,)),
-            jnp.reshape(private_length, (1,)),
-        )[0]
+        return self.slope_times_row(public)
 
 
 @query
-class GroupedVertexScores(RecordSum):
+class GroupedVertexScores(ClippedToCube, _Weighted):
     """Half the decrease that each vertex +-e_j of the unit l1 ball of the first columns promises: (-g / 2, g / 2).
 
     g is the mean over units of `weights[record's group] * grad f(at; record)`, each scaled into the l_inf ball of
@@ -250,8 +285,7 @@ class GroupedVertexScores(RecordSum):
         Talwar, Thakurta, Zhang 2015 (private Frank-Wolfe); Dong, Durfee, Rogers 2020 (bounded range).
     """
 
-    norm: ClassVar[str] = "range"
-    radius_norm: ClassVar[str] = "linf"
+    clipped_in: ClassVar[Norm] = "linf"
 
     loss: GroupedLoss = static()
     at: Float[Array, " d"]
@@ -260,30 +294,10 @@ class GroupedVertexScores(RecordSum):
     columns: int = static()
     balanced: bool = field(default=True, metadata={"static": True})
 
-    def radius(self) -> Scalar:
-        """The clip, in the l_inf norm."""
-        return self.clip
-
     def shape(self, public: Public) -> tuple[int, ...]:
         """Two scores a parameter of the ball."""
         del public
         return (2 * self.columns,)
-
-    def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
-        """The weighted gradient of one record's loss, shortened if `balanced`."""
-        private_prediction = private_features @ jnp.asarray(self.at)
-        private_peak = jnp.max(jnp.abs(private_features), initial=0.0)
-        private_slopes = _slopes(
-            self,
-            jnp.reshape(private_prediction, (1,)),
-            jnp.reshape(private_target, (1,)),
-            jnp.reshape(private_peak, (1,)),
-        )
-        return private_features * private_slopes[0]
-
-    def clip_unit(self, private_vector: Array) -> Array:
-        """Scale one unit's gradient into the l_inf ball."""
-        return clip_to_cube(private_vector, self.clip)
 
     def finish(self, private_mean: Array) -> Array:
         """The scores of the vertices +e_1, ..., +e_k, -e_1, ..., -e_k."""
@@ -292,39 +306,4 @@ class GroupedVertexScores(RecordSum):
 
     def row_form(self, public: Public) -> RowForm | None:
         """The generalised-linear form: slope times row, clipped by the row's largest entry."""
-        return _row_form(self, public, "linf")
-
-
-def _row_form(asked: GroupedGradient | GroupedVertexScores, public: Public, norm: Norm) -> RowForm:
-    """Slope times row; the norms that the engine hands over are those of the rows in `norm`."""
-
-    def coefficients(private_predictions: Array, private_targets: Array, private_norms: Array) -> Array:
-        return _slopes(asked, private_predictions[:, 0], private_targets, private_norms)[:, None]
-
-    return RowForm(
-        points=jnp.reshape(jnp.asarray(asked.at), (public.d, 1)),
-        coefficients=coefficients,
-        outputs=1,
-        shape=(public.d,),
-        radius=asked.clip,
-        norm=norm,
-    )
-
-
-def _slopes(
-    asked: GroupedGradient | GroupedVertexScores,
-    private_predictions: Float[Array, " rows"],
-    private_targets: Float[Array, " rows"],
-    private_norms: Float[Array, " rows"],
-) -> Float[Array, " rows"]:
-    """The weighted slopes; balanced ones times `min(1, C / longest)`, longest over both labels."""
-    loss = asked.loss
-    padded = jnp.concatenate([jnp.zeros(1), jnp.asarray(asked.weights, jnp.float64)])
-    private_weights = padded[loss.group_of(private_targets)]
-    private_slopes = private_weights * loss.slope(private_predictions, private_targets)
-    if not (asked.balanced and loss.balances):
-        return private_slopes
-    private_longest = private_weights * loss.steepest_slope(private_predictions) * private_norms
-    aim = shrunk_radius(asked.clip)
-    private_over = private_longest > aim
-    return private_slopes * jnp.where(private_over, aim / jnp.where(private_over, private_longest, 1.0), 1.0)
+        return self.slope_times_row(public)

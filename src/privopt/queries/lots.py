@@ -19,8 +19,17 @@ from privopt.problems.constraints import Constraint, Unconstrained
 from privopt.problems.losses import Loss
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser, Regulariser
-from privopt.public import Public
-from privopt.queries.base import MeanQuery, Query, Scalar, UnitSum, clip_to_ball, query, static
+from privopt.queries.base import (
+    AtPoint,
+    Clipped,
+    MeanQuery,
+    Query,
+    Scalar,
+    UnitSum,
+    clip_to_ball,
+    query,
+    static,
+)
 from privopt.queries.slopes import record_gradient
 
 Lots = Any  # UInt32[Array, "9"]: the key of a release, 256 secret bits, then the position that has no lot
@@ -161,7 +170,7 @@ Returns = Literal["last", "average"]
 
 
 @query
-class LocalPass(UnitSum):
+class LocalPass(AtPoint, Clipped, UnitSum):
     """Mean over units of `y_j - at`, each clipped to the l2 norm `clip`; y_j is where a pass over its records ends.
 
         y <- P( prox_{eta r}( y - eta (grad f(y; record) + grad r(y)) ) )   for each record once, from y = at
@@ -197,15 +206,6 @@ class LocalPass(UnitSum):
     reach: Scalar | None = field(default=None)
     returns: Returns = field(default="last", metadata={"static": True})
     shuffle: Any = field(default=None)
-
-    def radius(self) -> Scalar:
-        """The clip."""
-        return self.clip
-
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """The shape of the parameters."""
-        del public
-        return tuple(jnp.shape(self.at))
 
     def unit_contribution(
         self,

@@ -19,11 +19,11 @@ from privopt.proofs.huberised_objective import HuberisedObjective
 from privopt.proofs.huberised_sum import LossSum
 from privopt.proofs.one_pass import GrowingBatches, PassSteps, Records
 from privopt.public import Public
-from privopt.queries.base import ArgminQuery, ObjectiveQuery, PassQuery, query, static
+from privopt.queries.base import ArgminQuery, ObjectiveQuery, PassQuery, RowShaped, query, static
 
 
 @query
-class HuberisedMinimiser(ObjectiveQuery):
+class HuberisedMinimiser(RowShaped, ObjectiveQuery):
     """The minimiser of the regularised sum of Huberised losses, see `proofs.huberised_objective`.
 
     Attributes:
@@ -54,10 +54,6 @@ class HuberisedMinimiser(ObjectiveQuery):
             return math.inf
         return (public.relation.factor * self.clip + 2.0 * objective.tolerance(0.0)) / objective.modulus
 
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """(d,)."""
-        return (public.d,)
-
     def objective(self, public: Public) -> HuberisedObjective:
         """J."""
         return _objective(self, public, self.ridge)
@@ -71,7 +67,7 @@ class HuberisedMinimiser(ObjectiveQuery):
 
 
 @query
-class DescentEnd(ObjectiveQuery):
+class DescentEnd(RowShaped, ObjectiveQuery):
     """The last iterate of proximal gradient steps on the mean of Huberised losses plus penalty, within the set.
 
         w <- P( prox_{eta r}( w - eta (mean of clipped gradients + ridge gradient) ) )
@@ -124,10 +120,6 @@ class DescentEnd(ObjectiveQuery):
         moved = one * self.clip * self.step_size * stay
         return moved + 2.0 * self.steps * self._rounding(objective)
 
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """(d,)."""
-        return (public.d,)
-
     def objective(self, public: Public) -> HuberisedObjective:
         """J, with the ridges of the problem alone."""
         return _objective(self, public, 0.0)
@@ -179,7 +171,7 @@ ROUNDS_WITHOUT_PRIVACY = 200
 
 
 @query
-class PerturbedMinimiser(ArgminQuery):
+class PerturbedMinimiser(RowShaped, ArgminQuery):
     """The minimiser of `J(w) + <b, w>` as a function of the noise, J as in `proofs.huberised_objective`.
 
     Attributes:
@@ -208,10 +200,6 @@ class PerturbedMinimiser(ArgminQuery):
         """factor * C, of the implied noise on the scale of the sum."""
         del sampling
         return public.relation.factor * self.clip
-
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """(d,)."""
-        return (public.d,)
 
     def objective(self, public: Public) -> HuberisedObjective:
         """J, from public numbers.
@@ -306,7 +294,7 @@ Draw = Callable[[int], Vector]
 
 
 @query
-class PassAverage(PassQuery):
+class PassAverage(RowShaped, PassQuery):
     """The average of the iterates of one pass, a gradient step a record; see `proofs.one_pass`.
 
     Attributes:
@@ -338,10 +326,6 @@ class PassAverage(PassQuery):
         length = steps.length(float(np.linalg.norm(np.asarray(self.start))), public.n)
         averaged = (public.n + 2) * 2.0**-53 * length
         return 2.0 * (self.step_size * self.clip + public.n * steps.rounding(length) + averaged)
-
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """(d,)."""
-        return (public.d,)
 
     def mechanism(self, noise_multiplier: float, public: Public) -> PassNoise:
         """The mechanism that fits this query."""
@@ -378,7 +362,7 @@ class PassAverage(PassQuery):
 
 
 @query
-class NoisyPass(PassQuery):
+class NoisyPass(RowShaped, PassQuery):
     """The last iterate of one pass with noise at every step, on batches of given sizes; see `proofs.one_pass`.
 
     Attributes:
@@ -428,10 +412,6 @@ class NoisyPass(PassQuery):
                 "as a record does. Take a smaller step_size, or a ball as constraint."
             )
         return stated
-
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """(d,)."""
-        return (public.d,)
 
     def mechanism(self, public: Public) -> PassNoise:
         """The mechanism that fits this query."""

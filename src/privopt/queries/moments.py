@@ -14,12 +14,16 @@ from privopt.problems.losses import Logistic, ScalarLoss
 from privopt.problems.magnitudes import interval_ends
 from privopt.public import Public, Weighting
 from privopt.queries.base import (
+    NO_NEGATIVE_ENTRY,
     ROUNDING_MARGIN,
     SMALLEST_RADIUS,
+    AcuteMean,
+    Clipped,
+    Number,
     RecordSum,
+    RowShaped,
     Scalar,
     UnitSum,
-    acute_factor,
     query,
     static,
 )
@@ -57,7 +61,7 @@ class WeightedSecondMoment(RecordSum):
 
 
 @query
-class SecondMoment(WeightedSecondMoment):
+class SecondMoment(AcuteMean, WeightedSecondMoment):
     """Mean over units of `a a^T`, a user's being the average over their records of weight 1; see `pack` for the vector.
 
     Attributes:
@@ -90,10 +94,6 @@ class SecondMoment(WeightedSecondMoment):
     def radius(self) -> Scalar:
         """R^2."""
         return self.row_bound * self.row_bound
-
-    def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
-        """R^2 / N times `acute_factor`."""
-        return acute_factor(public, sampling) * self.radius() / expected_units(sampling, public.n)
 
     def shape(self, public: Public) -> tuple[int, ...]:
         """d (d + 1) / 2 entries."""
@@ -145,7 +145,7 @@ _LONGEST = 1e250  # of a direction
 
 
 @query
-class NewtonDirection(WeightedSecondMoment):
+class NewtonDirection(RowShaped, Clipped, WeightedSecondMoment):
     """`(H + diag(ridge) + damping I)^-1 g`, H the mean over units of `w a a^T` at a public point, g a public vector.
 
     Attributes:
@@ -185,10 +185,6 @@ class NewtonDirection(WeightedSecondMoment):
     damping: Scalar
     clip: Scalar
     model: Model = static()
-
-    def radius(self) -> Scalar:
-        """b."""
-        return self.clip
 
     def point(self) -> Float[Array, " d"]:
         """Where the weights are taken."""
@@ -250,10 +246,6 @@ class NewtonDirection(WeightedSecondMoment):
         summed = (8400.0 + public.n / 2048.0) * self.clip
         return _UNIT_ROUNDOFF * (summed + 4.0 * (d + 1.0) ** 2 * largest)
 
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """(d,)."""
-        return (public.d,)
-
     def finish(self, private_mean: Float[Array, " k"]) -> Float[Array, " d"]:
         """The direction, from the packed mean."""
         assert private_mean.shape == (packed_length(self.gradient.shape[0]),)
@@ -273,7 +265,7 @@ def _direction(
 
 
 @query
-class TopCurvature(SecondMoment):
+class TopCurvature(Number, SecondMoment):
     """The largest eigenvalue of the mean over units of `a a^T`, a user's being the weighted average over their records.
 
     For a generalised-linear loss with phi'' at most b the mean loss is b times this number smooth. It lies in
@@ -318,11 +310,6 @@ class TopCurvature(SecondMoment):
         """
         return 16.0 * (public.d + 1.0) ** 2 * _UNIT_ROUNDOFF * self.radius()
 
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """A scalar."""
-        del public
-        return ()
-
     def finish(self, private_mean: Float[Array, " k"]) -> Float[Array, ""]:
         """The largest eigenvalue of the packed mean."""
         return _largest_eigenvalue(private_mean, self.radius())
@@ -341,7 +328,7 @@ def _largest_eigenvalue(private_mean: Float[Array, " k"], most: Scalar) -> Float
 
 
 @query
-class ColumnMagnitudes(RecordSum):
+class ColumnMagnitudes(AcuteMean, RecordSum):
     """For each column the share of units whose entry has each sign and each power of two, entries in [-1, 1].
 
     Of 2 L + 1 bins, bin L + c holds the entries in (2^-(L-c+1), 2^-(L-c)], bin L - c their negatives, c = 1 ... L, and
@@ -359,10 +346,7 @@ class ColumnMagnitudes(RecordSum):
         records is rounded.
     """
 
-    sensitivity_argument: ClassVar[str] = (
-        "No entry of a contribution is negative, so that two make no obtuse angle: replacing one by another moves the "
-        "sum by sqrt(2) radii."
-    )
+    sensitivity_argument: ClassVar[str] = NO_NEGATIVE_ENTRY
 
     levels: int = static()
     columns: int = static()
@@ -379,10 +363,6 @@ class ColumnMagnitudes(RecordSum):
         """One row of bins a column."""
         del public
         return (self.columns, 2 * self.levels + 1)
-
-    def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
-        """sqrt(d) / N times `acute_factor`."""
-        return acute_factor(public, sampling) * self.radius() / expected_units(sampling, public.n)
 
     def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
         """A 1 in the bin of each entry."""
@@ -407,7 +387,7 @@ def bin_ends(levels: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 @query
-class TargetMagnitudes(RecordSum):
+class TargetMagnitudes(AcuteMean, RecordSum):
     """Mean over units of `y / u_k` in the entry k of the interval that the target y falls into, and 0 in the others.
 
     The intervals are (u_(k-1), u_k] with u = 1, 2, 4, ... up to `largest`, and (0, 1] for the first. Targets are moved
@@ -426,10 +406,7 @@ class TargetMagnitudes(RecordSum):
         whose target is not finite are zero already when units are made.
     """
 
-    sensitivity_argument: ClassVar[str] = (
-        "No entry of a contribution is negative, so that two make no obtuse angle: replacing one by another moves the "
-        "sum by sqrt(2) radii."
-    )
+    sensitivity_argument: ClassVar[str] = NO_NEGATIVE_ENTRY
 
     weighting: ClassVar[Weighting | None] = "user"
 
@@ -442,10 +419,6 @@ class TargetMagnitudes(RecordSum):
     def radius(self) -> Scalar:
         """1."""
         return 1.0
-
-    def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
-        """1 / N times `acute_factor`."""
-        return acute_factor(public, sampling) * self.radius() / expected_units(sampling, public.n)
 
     def shape(self, public: Public) -> tuple[int, ...]:
         """One number an interval."""
@@ -467,7 +440,7 @@ class TargetMagnitudes(RecordSum):
 
 
 @query
-class TotalWeight(UnitSum):
+class TotalWeight(Number, UnitSum):
     """Mean over units of their weights u_j in [0, 1]: 0 for a user without records, 1 where a unit is a record.
 
     Privacy:
@@ -494,11 +467,6 @@ class TotalWeight(UnitSum):
         """1 / N; factor / N for a sample."""
         factor = 1 if isinstance(sampling, EveryUnit) else public.relation.factor
         return factor / expected_units(sampling, public.n)
-
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """A number."""
-        del public
-        return ()
 
     def unit_contribution(
         self,
@@ -537,7 +505,7 @@ class UsableUnits(TotalWeight):
 
 
 @query
-class UserAverage(RecordSum):
+class UserAverage(RowShaped, RecordSum):
     """Mean over units of the average of a unit's rows, clipped to the l2 norm `bound`; every user weighs 1.
 
     Attributes:
@@ -553,10 +521,6 @@ class UserAverage(RecordSum):
     def radius(self) -> Scalar:
         """The bound."""
         return self.bound
-
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """A row."""
-        return (public.d,)
 
     def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
         """The row."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from privopt.ledger.events import EveryUnit, Sampling
 from privopt.problems.saddle import BilinearGame, Game, Who
 from privopt.public import Public
-from privopt.queries.base import FunctionOfMean, RecordSum, Scalar, query, shrunk_radius, static
+from privopt.queries.base import Clipped, FunctionOfMean, RecordSum, Scalar, query, shrunk_radius, static
 
 _UNIT_ROUNDOFF = 2.0**-53
 
@@ -93,7 +93,34 @@ def held_game(mean: Any, name: str) -> BilinearGame:
 
 
 @query
-class PayoffGradient(FunctionOfMean):
+class _OfPlay(FunctionOfMean):
+    """One player's gradient of a bilinear game, from its held mean payoffs."""
+
+    mean: Any = static()
+    who: Who = static()
+    play: Float[Array, " vertices"]
+
+    @property
+    def game(self) -> BilinearGame:
+        """The held game."""
+        return held_game(self.mean, self.name)
+
+    def shape(self, public: Public) -> tuple[int, ...]:
+        """One entry a pure strategy."""
+        del public
+        return (self.game.rows if self.who == "x" else self.game.columns,)
+
+    def gradient(self, private_mean: NDArray[np.float64]) -> NDArray[np.float64]:
+        """`A y + p`, or `q - A^T x`."""
+        private_matrix, private_p, private_q = unpacked(self.game, private_mean)
+        play = np.asarray(self.play, np.float64)
+        if self.who == "x":
+            return private_matrix @ play + private_p
+        return private_q - private_matrix.T @ play
+
+
+@query
+class PayoffGradient(_OfPlay):
     """One player's gradient of a bilinear game, from its held mean payoffs: `A y + p`, or `q - A^T x`.
 
     Attributes:
@@ -114,15 +141,7 @@ class PayoffGradient(FunctionOfMean):
 
     norm: ClassVar[str] = "range"
 
-    mean: Any = static()
-    who: Who = static()
-    play: Float[Array, " vertices"]
     negated: bool = field(default=False, metadata={"static": True})
-
-    @property
-    def game(self) -> BilinearGame:
-        """The held game."""
-        return held_game(self.mean, self.name)
 
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
         """factor 2 L / n, and rounding."""
@@ -135,19 +154,9 @@ class PayoffGradient(FunctionOfMean):
         total = float(np.sum(np.abs(np.asarray(self.play))))
         return (exact + rounding) * max(1.0, total) * (1.0 + length * 2.0**-51)
 
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """One entry a pure strategy."""
-        del public
-        return (self.game.rows if self.who == "x" else self.game.columns,)
-
     def value(self, private_mean: NDArray[np.float64]) -> NDArray[np.float64]:
         """See the class."""
-        private_matrix, private_p, private_q = unpacked(self.game, private_mean)
-        play = np.asarray(self.play, np.float64)
-        if self.who == "x":
-            private_gradient = private_matrix @ play + private_p
-        else:
-            private_gradient = private_q - private_matrix.T @ play
+        private_gradient = self.gradient(private_mean)
         return -private_gradient if self.negated else private_gradient
 
 
@@ -333,7 +342,7 @@ class PlayerGradient(RecordSum):
 
 
 @query
-class PlayerSlope(RecordSum):
+class PlayerSlope(Clipped, RecordSum):
     """The mean over units of one player's gradient, each scaled into the l2 ball of radius `clip`.
 
     Attributes:
@@ -353,10 +362,6 @@ class PlayerSlope(RecordSum):
     y: Float[Array, " q"]
     clip: Scalar
     along_vertices: bool = field(default=False, metadata={"static": True})
-
-    def radius(self) -> Scalar:
-        """The clip."""
-        return self.clip
 
     def shape(self, public: Public) -> tuple[int, ...]:
         """One entry a vertex, or a coordinate."""
@@ -404,7 +409,7 @@ def centred_clip(
 
 
 @query
-class PayoffSlope(FunctionOfMean):
+class PayoffSlope(_OfPlay):
     """`A y + p`, or `q - A^T x`, less its mean over the player's pure strategies.
 
     Attributes:
@@ -424,15 +429,6 @@ class PayoffSlope(FunctionOfMean):
         the largest entry of it. Weights whose sum is rounded scale it by 1 + d 2^-51.
     """
 
-    mean: Any = static()
-    who: Who = static()
-    play: Float[Array, " vertices"]
-
-    @property
-    def game(self) -> BilinearGame:
-        """The held game."""
-        return held_game(self.mean, self.name)
-
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
         """factor sqrt(m) L / n, and rounding."""
         del sampling
@@ -444,19 +440,9 @@ class PayoffSlope(FunctionOfMean):
         total = float(np.sum(np.abs(np.asarray(self.play))))
         return entries**0.5 * (exact + rounding) * max(1.0, total) * (1.0 + length * 2.0**-51)
 
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """One entry a pure strategy."""
-        del public
-        return (self.game.rows if self.who == "x" else self.game.columns,)
-
     def value(self, private_mean: NDArray[np.float64]) -> NDArray[np.float64]:
         """See the class."""
-        private_matrix, private_p, private_q = unpacked(self.game, private_mean)
-        play = np.asarray(self.play, np.float64)
-        if self.who == "x":
-            private_slope = private_matrix @ play + private_p
-        else:
-            private_slope = private_q - private_matrix.T @ play
+        private_slope = self.gradient(private_mean)
         return private_slope - np.mean(private_slope)
 
 

@@ -1,9 +1,8 @@
 """How much each vertex of the l1 ball promises, for a private choice among them."""
 
 import abc
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +16,9 @@ from privopt.problems.projections import scale_of
 from privopt.problems.vertices import ListedVertices, Vertices, longest, reach
 from privopt.public import Public
 from privopt.queries.base import (
+    Clipped,
     FunctionOfMean,
-    KernelCall,
+    Number,
     RecordSum,
     RowForm,
     Scalar,
@@ -27,11 +27,29 @@ from privopt.queries.base import (
     shrunk_radius,
     static,
 )
-from privopt.queries.slopes import balance, glm_slopes, record_gradient
+from privopt.queries.slopes import (
+    GradientSum,
+    gradient_form,
+    maybe_balanced,
+    record_gradient,
+    slope_form,
+    two_slopes,
+)
+
+
+class ClippedToCube(Clipped):
+    """A mean within the l_inf ball of radius `clip`, whose `finish` is 1-Lipschitz from there to the range."""
+
+    norm: ClassVar[str] = "range"
+    radius_norm: ClassVar[str] = "linf"
+
+    def clip_unit(self, private_vector: Array) -> Array:
+        """Scale one unit's vector into the l_inf ball."""
+        return clip_to_cube(private_vector, self.clip)
 
 
 @query
-class VertexScores(RecordSum):
+class VertexScores(ClippedToCube, GradientSum):
     """Half the decrease that each of the 2 p vertices of the unit l1 ball promises: (-g / 2, g / 2).
 
     g is the mean over units of `grad f(at; unit)`, each scaled into the l_inf ball of radius `clip`, plus `offset`.
@@ -56,17 +74,10 @@ class VertexScores(RecordSum):
         Talwar, Thakurta, Zhang 2015 (private Frank-Wolfe); Dong, Durfee, Rogers 2020 (bounded range).
     """
 
-    norm: ClassVar[str] = "range"
-    radius_norm: ClassVar[str] = "linf"
-
     loss: Loss = static()
     at: Float[Array, " *shape"]
     clip: Scalar
     offset: Float[Array, " *shape"]
-
-    def radius(self) -> Scalar:
-        """The clip, in the l_inf norm."""
-        return self.clip
 
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
         """factor * clip / N, and what adding the offset may round."""
@@ -78,14 +89,6 @@ class VertexScores(RecordSum):
         del public
         return (2 * jnp.size(self.at),)
 
-    def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
-        """The gradient of one record's loss."""
-        return record_gradient(self.loss, self.at, private_features, private_target)
-
-    def clip_unit(self, private_vector: Array) -> Array:
-        """Scale one unit's gradient into the l_inf ball."""
-        return clip_to_cube(private_vector, self.clip)
-
     def finish(self, private_mean: Array) -> Array:
         """The scores of the vertices +e_1, ..., +e_p, -e_1, ..., -e_p."""
         private_half = 0.5 * jnp.ravel(private_mean + self.offset)
@@ -93,28 +96,7 @@ class VertexScores(RecordSum):
 
     def row_form(self, public: Public) -> RowForm | None:
         """The generalised-linear form: slope times row, clipped by the row's largest entry."""
-        loss = self.loss
-        if not isinstance(loss, GLMLoss):
-            return None
-
-        def coefficients(private_predictions: Array, private_targets: Array, private_norms: Array) -> Array:
-            del private_norms
-            return glm_slopes(loss, private_predictions, private_targets)
-
-        kernel = None
-        if loss.kernel_code is not None:
-            kernel = KernelCall(
-                kind="gradient", code=int(loss.kernel_code), parameters=loss.kernel_parameters
-            )
-        return RowForm(
-            points=jnp.reshape(self.at, (public.d, loss.outputs)),
-            coefficients=coefficients,
-            outputs=loss.outputs,
-            shape=tuple(jnp.shape(self.at)),
-            radius=self.clip,
-            norm="linf",
-            kernel=kernel,
-        )
+        return gradient_form(self.loss, self.at, self.clip, public, norm="linf")
 
 
 def clip_to_cube(private_vector: Float[Array, " *shape"], radius: Scalar) -> Float[Array, " *shape"]:
@@ -150,7 +132,7 @@ def clip_to_cube(private_vector: Float[Array, " *shape"], radius: Scalar) -> Flo
 
 
 @query
-class SlopesAlong(RecordSum):
+class SlopesAlong(ClippedToCube, RecordSum):
     """`<v_i, g> / (2 D)` for every vertex v_i, g a mean of clipped vectors plus a public offset; smaller is better.
 
     D is `reach(vertices)`. For the l1 ball of radius R, D = R, and these are half of the slopes towards the vertices of
@@ -176,19 +158,12 @@ class SlopesAlong(RecordSum):
         that this formula's own rounding and the second-order terms are covered. q = 1 for simplices and l1 balls.
     """
 
-    norm: ClassVar[str] = "range"
-    radius_norm: ClassVar[str] = "linf"
-
     loss: Loss = static()
     at: Float[Array, " *shape"]
     vertices: Vertices = static()
     clip: Scalar
     offset: Float[Array, " *shape"]
     offset_bound: float = static()
-
-    def radius(self) -> Scalar:
-        """The clip, in the l_inf norm."""
-        return self.clip
 
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
         """factor * clip / N, and what offset and products may round."""
@@ -200,10 +175,6 @@ class SlopesAlong(RecordSum):
         """A slope a vertex."""
         del public
         return (self.vertices.count,)
-
-    def clip_unit(self, private_vector: Array) -> Array:
-        """Scale one unit's vector into the l_inf ball."""
-        return clip_to_cube(private_vector, self.clip)
 
     def finish(self, private_mean: Array) -> Array:
         """The slopes along the vertices."""
@@ -229,30 +200,11 @@ class VertexSlopes(SlopesAlong):
 
     def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
         """The gradient of one record's loss, shortened if `balanced`."""
-        private_gradient = record_gradient(self.loss, self.at, private_features, private_target)
-        if not (self.balanced and isinstance(self.loss, GLMLoss)):
-            return private_gradient
-        points = jnp.reshape(self.at, (private_features.shape[0], self.loss.outputs))
-        private_largest = jnp.max(jnp.abs(private_features))
-        private_predictions = (private_features @ points)[None, :]
-        return private_gradient * balance(self.loss, private_predictions, private_largest[None], self.clip)[0]
+        return maybe_balanced(self, private_features, private_target, "linf")
 
     def row_form(self, public: Public) -> RowForm | None:
         """The generalised-linear form: slope times row, clipped by the row's largest entry."""
-        loss = self.loss
-        if not isinstance(loss, GLMLoss):
-            return None
-        if self.balanced and not loss.balances:
-            raise ValueError(f"the {loss.name} loss has no balanced clip: use balanced=False.")
-
-        def coefficients(private_predictions: Array, private_targets: Array, private_norms: Array) -> Array:
-            private_slopes = glm_slopes(loss, private_predictions, private_targets)
-            if not self.balanced:
-                return private_slopes
-            return private_slopes * balance(loss, private_predictions, private_norms, self.clip)[:, None]
-
-        balanced = self.clip if self.balanced else float("inf")
-        return _row_form(self, loss, public, [self.at], coefficients, "gradient", balanced)
+        return gradient_form(self.loss, self.at, self.clip, public, balanced=self.balanced, norm="linf")
 
 
 @query
@@ -283,10 +235,11 @@ class VertexSlopeChanges(SlopesAlong):
 
         def coefficients(private_predictions: Array, private_targets: Array, private_norms: Array) -> Array:
             del private_norms
-            private_at = glm_slopes(loss, private_predictions[:, : loss.outputs], private_targets)
-            return private_at - glm_slopes(loss, private_predictions[:, loss.outputs :], private_targets)
+            private_at, private_anchor = two_slopes(loss, private_predictions, private_targets)
+            return private_at - private_anchor
 
-        return _row_form(self, loss, public, [self.at, self.anchor], coefficients, "difference")
+        points = (self.at, self.anchor)
+        return slope_form(loss, public, points, coefficients, self.clip, norm="linf", kind="difference")
 
 
 def largest_entry(vertices: Vertices, clip: Scalar, offset_bound: float) -> Scalar:
@@ -295,38 +248,11 @@ def largest_entry(vertices: Vertices, clip: Scalar, offset_bound: float) -> Scal
     return share * (clip + offset_bound)
 
 
-def _row_form(
-    slopes: SlopesAlong,
-    loss: GLMLoss,
-    public: Public,
-    points: list[Array],
-    coefficients: Callable[[Array, Array, Array], Array],
-    kind: Literal["gradient", "difference"],
-    balanced: Scalar = float("inf"),
-) -> RowForm:
-    """The generalised-linear form of either query."""
-    width = (public.d, loss.outputs)
-    kernel = None
-    if loss.kernel_code is not None:
-        kernel = KernelCall(
-            kind=kind, code=int(loss.kernel_code), parameters=loss.kernel_parameters, balanced=balanced
-        )
-    return RowForm(
-        points=jnp.concatenate([jnp.reshape(point, width) for point in points], axis=1),
-        coefficients=coefficients,
-        outputs=loss.outputs,
-        shape=tuple(jnp.shape(points[0])),
-        radius=slopes.clip,
-        norm="linf",
-        kernel=kernel,
-    )
-
-
 # ---- How much each vertex of a polytope promises, for a private choice among them --------------------------
 
 
 @query
-class PolytopeScores(RecordSum):
+class PolytopeScores(ClippedToCube, RecordSum):
     """Half the decrease that each vertex v_i of a polytope promises: -<v_i, g> / 2, up to a constant for all of them.
 
     g is the mean over units of `grad f(at; unit)` plus `offset`. What a unit says about the vertices, (<v_i, grad>)_i,
@@ -353,18 +279,11 @@ class PolytopeScores(RecordSum):
         centring is ours: it halves the clip of one-sided scores.
     """
 
-    norm: ClassVar[str] = "range"
-    radius_norm: ClassVar[str] = "linf"
-
     loss: Loss = static()
     at: Float[Array, " *shape"]
     vertices: Float[Array, "m p"]
     clip: Scalar
     offset: Float[Array, " *shape"]
-
-    def radius(self) -> Scalar:
-        """The clip, in the l_inf norm."""
-        return self.clip
 
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
         """factor * clip / N, and what adding the offset may round."""
@@ -446,7 +365,7 @@ class PartScores(FunctionOfMean):
 
 
 @query
-class HeldCount(StatisticOfHeld):
+class HeldCount(Number, StatisticOfHeld):
     """The number of points with |y_j - v0| <= radius, as a float.
 
     Attributes:
@@ -469,11 +388,6 @@ class HeldCount(StatisticOfHeld):
         """1, under both relations and for groups."""
         del public, sampling
         return 1.0
-
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """A number."""
-        del public
-        return ()
 
     def value(self, private_vectors: Float[Array, "p k"], private_present: Bool[Array, " p"]) -> Array:
         """See the class."""

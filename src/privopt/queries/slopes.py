@@ -1,7 +1,8 @@
 """The clipped mean gradient, and its norm."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,11 @@ from privopt.proofs.gradient_spread import diameter_bound, is_bounded, norm_boun
 from privopt.public import Public, Relation
 from privopt.queries.base import (
     SMALLEST_RADIUS,
+    AtPoint,
+    Clipped,
     KernelCall,
+    Norm,
+    Number,
     RecordSum,
     RowForm,
     Scalar,
@@ -30,7 +35,7 @@ ROUNDING = 1.0 + 1e-9  # more than the rounding of a prediction and of a slope c
 
 
 @query
-class ClippedGradient(RecordSum):
+class ClippedGradient(AtPoint, Clipped, RecordSum):
     """Mean over units of `grad f(at; unit)`, each clipped to the l2 norm `clip`.
 
     Attributes:
@@ -66,10 +71,6 @@ class ClippedGradient(RecordSum):
     clip: Scalar
     balanced: bool = field(default=False, metadata={"static": True})
 
-    def radius(self) -> Scalar:
-        """The clip."""
-        return self.clip
-
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
         """factor * clip / N, or what the loss allows at this point where that is less."""
         by_clip = super().sensitivity(public, sampling)
@@ -87,58 +88,17 @@ class ClippedGradient(RecordSum):
             bound = public.relation.factor * norm_bound(loss, prediction_bound)
         return xp.minimum(by_clip, bound * (ROUNDING * public.row_bound / public.n))
 
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """The shape of the parameters."""
-        del public
-        return tuple(jnp.shape(self.at))
-
     def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
         """The gradient of one record's loss, shortened if `balanced`."""
-        private_gradient = record_gradient(self.loss, self.at, private_features, private_target)
-        if not (self.balanced and isinstance(self.loss, GLMLoss)):
-            return private_gradient
-        points = jnp.reshape(self.at, (private_features.shape[0], self.loss.outputs))
-        private_length = jnp.sqrt(jnp.sum(private_features * private_features))
-        return (
-            private_gradient
-            * balance(self.loss, (private_features @ points)[None, :], private_length[None], self.clip)[0]
-        )
+        return maybe_balanced(self, private_features, private_target, "l2")
 
     def row_form(self, public: Public) -> RowForm | None:
         """The generalised-linear form: slope times row."""
-        loss = self.loss
-        if not isinstance(loss, GLMLoss):
-            return None
-        if self.balanced and not loss.balances:
-            raise ValueError(f"the {loss.name} loss has no balanced clip: use balanced=False.")
-        points = jnp.reshape(self.at, (public.d, loss.outputs))
-
-        def coefficients(private_predictions: Array, private_targets: Array, private_norms: Array) -> Array:
-            private_slopes = glm_slopes(loss, private_predictions, private_targets)
-            if not self.balanced:
-                return private_slopes
-            return private_slopes * balance(loss, private_predictions, private_norms, self.clip)[:, None]
-
-        kernel = None
-        if loss.kernel_code is not None:
-            kernel = KernelCall(
-                kind="gradient",
-                code=int(loss.kernel_code),
-                parameters=loss.kernel_parameters,
-                balanced=self.clip if self.balanced else float("inf"),
-            )
-        return RowForm(
-            points=points,
-            coefficients=coefficients,
-            outputs=loss.outputs,
-            shape=tuple(jnp.shape(self.at)),
-            radius=self.clip,
-            kernel=kernel,
-        )
+        return gradient_form(self.loss, self.at, self.clip, public, balanced=self.balanced)
 
 
 @query
-class GradientNorm(ClippedGradient):
+class GradientNorm(Number, ClippedGradient):
     """The l2 norm of the clipped mean gradient.
 
     Privacy:
@@ -150,11 +110,6 @@ class GradientNorm(ClippedGradient):
     sensitivity_argument: ClassVar[str] = (
         "A norm moves by at most as much as its vector, here the clipped mean gradient."
     )
-
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """A scalar."""
-        del public
-        return ()
 
     def finish(self, private_mean: Array) -> Array:
         """The norm of the mean."""
@@ -190,13 +145,119 @@ def glm_slopes(loss: GLMLoss, private_predictions: Array, private_targets: Array
     return loss.slope(private_predictions, private_targets)
 
 
+def two_slopes(loss: GLMLoss, private_predictions: Array, private_targets: Array) -> tuple[Array, Array]:
+    """`glm_slopes` at two points, from the predictions (rows, 2 outputs) of a `slope_form`."""
+    private_first = glm_slopes(loss, private_predictions[:, : loss.outputs], private_targets)
+    return private_first, glm_slopes(loss, private_predictions[:, loss.outputs :], private_targets)
+
+
+def maybe_balanced(
+    query: Any, private_features: Float[Array, " d"], private_target: Scalar, norm: Norm
+) -> Array:
+    """The gradient of one record's loss at `query.at`; times its factor of `balance` if `query.balanced`.
+
+    Args:
+        query: of fields `loss`, `at`, `clip` and `balanced`.
+        private_features: the row.
+        private_target: of the record.
+        norm: of the clip.
+    """
+    loss = query.loss
+    private_gradient = record_gradient(loss, query.at, private_features, private_target)
+    if not (query.balanced and isinstance(loss, GLMLoss)):
+        return private_gradient
+    points = jnp.reshape(query.at, (private_features.shape[0], loss.outputs))
+    if norm == "l2":
+        private_length = jnp.sqrt(jnp.sum(private_features * private_features))
+    else:
+        private_length = jnp.max(jnp.abs(private_features))
+    private_predictions = (private_features @ points)[None, :]
+    return private_gradient * balance(loss, private_predictions, private_length[None], query.clip)[0]
+
+
+def slope_form(
+    loss: GLMLoss,
+    public: Public,
+    points: Sequence[Array],
+    coefficients: Callable[[Array, Array, Array], Array],
+    radius: Scalar,
+    *,
+    norm: Norm = "l2",
+    averages: bool = True,
+    kind: Literal["gradient", "difference", "mixed"] | None = None,
+    **limits: Scalar,
+) -> RowForm:
+    """The row form of a combination of slopes at some points.
+
+    The points are public, each shaped like the parameters; the columns of predictions are those of the first, then
+    those of the next. `limits` are fields of the `KernelCall` of this kind, if the loss has a compiled kernel; the rest
+    is that of `RowForm`.
+    """
+    numbers, width = _array_module(*points), (public.d, loss.outputs)
+    columns = [numbers.reshape(point, width) for point in points]
+    kernel = None
+    if kind is not None and loss.kernel_code is not None:
+        code, parameters = int(loss.kernel_code), loss.kernel_parameters
+        kernel = KernelCall(kind=kind, code=code, parameters=parameters, **limits)
+    return RowForm(
+        points=columns[0] if len(columns) == 1 else numbers.concatenate(columns, axis=1),
+        coefficients=coefficients,
+        outputs=loss.outputs,
+        shape=tuple(jnp.shape(points[0])),
+        radius=radius,
+        norm=norm,
+        averages=averages,
+        kernel=kernel,
+    )
+
+
+def gradient_form(
+    loss: Loss,
+    at: Array,
+    clip: Scalar,
+    public: Public,
+    *,
+    balanced: bool = False,
+    norm: Norm = "l2",
+) -> RowForm | None:
+    """The row form of a gradient, slope times row, if the loss has one.
+
+    Raises:
+        ValueError: it is to be balanced, and the loss has no balanced clip.
+    """
+    if not isinstance(loss, GLMLoss):
+        return None
+    if balanced and not loss.balances:
+        raise ValueError(f"the {loss.name} loss has no balanced clip: use balanced=False.")
+
+    def coefficients(private_predictions: Array, private_targets: Array, private_norms: Array) -> Array:
+        private_slopes = glm_slopes(loss, private_predictions, private_targets)
+        if not balanced:
+            return private_slopes
+        return private_slopes * balance(loss, private_predictions, private_norms, clip)[:, None]
+
+    limit = clip if balanced else float("inf")
+    return slope_form(loss, public, (at,), coefficients, clip, norm=norm, kind="gradient", balanced=limit)
+
+
+class GradientSum(RecordSum):
+    """A mean whose records contribute the gradients of the field `loss` at the public point `at`."""
+
+    loss: Loss
+    at: Any
+
+    def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
+        """The gradient of one record's loss."""
+        return record_gradient(self.loss, self.at, private_features, private_target)
+
+
 # ------------------------------------------------------------------------------------------------------------
 # The clipped mean difference of two gradients, whose sensitivity shrinks with the distance between their
 # points.
 
 
 @query
-class ClippedGradientDifference(RecordSum):
+class ClippedGradientDifference(AtPoint, RecordSum):
     """Mean over units of `grad f(at; unit) - grad f(anchor; unit)`, clipped to `slope_clip * ||at - anchor||_2`.
 
     Attributes:
@@ -223,11 +284,6 @@ class ClippedGradientDifference(RecordSum):
         """min(slope_clip * distance, 2 * gradient_clip)."""
         return jnp.minimum(by_distance(self.at, self.anchor, self.slope_clip), 2.0 * self.gradient_clip)
 
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """The shape of the parameters."""
-        del public
-        return tuple(jnp.shape(self.at))
-
     def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
         """The difference of one record's gradients, each clipped to `gradient_clip`."""
         private_at = record_gradient(self.loss, self.at, private_features, private_target)
@@ -239,30 +295,16 @@ class ClippedGradientDifference(RecordSum):
         loss = self.loss
         if not isinstance(loss, GLMLoss):
             return None
-        width = (public.d, loss.outputs)
-        points = jnp.concatenate([jnp.reshape(self.at, width), jnp.reshape(self.anchor, width)], axis=1)
         inner = self.gradient_clip
 
         def coefficients(private_predictions: Array, private_targets: Array, private_norms: Array) -> Array:
-            private_at = glm_slopes(loss, private_predictions[:, : loss.outputs], private_targets)
-            private_anchor = glm_slopes(loss, private_predictions[:, loss.outputs :], private_targets)
+            private_at, private_anchor = two_slopes(loss, private_predictions, private_targets)
             return _clip_rows(private_at, private_norms, inner) - _clip_rows(
                 private_anchor, private_norms, inner
             )
 
-        kernel = None
-        if loss.kernel_code is not None:
-            kernel = KernelCall(
-                kind="difference", code=int(loss.kernel_code), parameters=loss.kernel_parameters, inner=inner
-            )
-        return RowForm(
-            points=points,
-            coefficients=coefficients,
-            outputs=loss.outputs,
-            shape=tuple(jnp.shape(self.at)),
-            radius=self.radius(),
-            kernel=kernel,
-        )
+        points, radius = (self.at, self.anchor), self.radius()
+        return slope_form(loss, public, points, coefficients, radius, kind="difference", inner=inner)
 
 
 def distance_of(at: Array, anchor: Array) -> Array:
@@ -303,7 +345,7 @@ _LEAST_GAIN = 1e-100
 
 
 @query
-class MixedGradient(RecordSum):
+class MixedGradient(AtPoint, RecordSum):
     """Mean over units of `(1 - u) clip(g, C) + u clip(g - h, C')`, u the gain.
 
     g is the unit's average of `grad f(at; record)` and h that of `grad f(previous; record)`, neither of them clipped
@@ -354,11 +396,6 @@ class MixedGradient(RecordSum):
             gradient.sensitivity(public, sampling), public.relation.factor * self.change_clip / units
         )
 
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """The shape of the parameters."""
-        del public
-        return tuple(jnp.shape(self.at))
-
     def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
         """One record's gradient, and its change since `previous`."""
         private_at = record_gradient(self.loss, self.at, private_features, private_target)
@@ -390,36 +427,25 @@ class MixedGradient(RecordSum):
         loss = self.loss
         if not isinstance(loss, GLMLoss):
             return None
-        numbers = _array_module(self.at, self.previous)
-        width = (public.d, loss.outputs)
-        ends = [numbers.reshape(end, width) for end in (self.at, self.previous)]
         gain = self.weight()
 
         def coefficients(private_predictions: Array, private_targets: Array, private_norms: Array) -> Array:
-            private_at = glm_slopes(loss, private_predictions[:, : loss.outputs], private_targets)
-            private_before = glm_slopes(loss, private_predictions[:, loss.outputs :], private_targets)
+            private_at, private_before = two_slopes(loss, private_predictions, private_targets)
             private_gradient = clip_rows_to_ball(private_at, private_norms, self.clip)
             private_change = clip_rows_to_ball(private_at - private_before, private_norms, self.change_clip)
             return (1.0 - gain) * private_gradient + gain * private_change
 
-        kernel = None
-        if loss.kernel_code is not None and loss.outputs == 1:
-            kernel = KernelCall(
-                kind="mixed",
-                code=int(loss.kernel_code),
-                parameters=loss.kernel_parameters,
-                inner=self.clip,
-                change=self.change_clip,
-                gain=gain,
-            )
-        return RowForm(
-            points=numbers.concatenate(ends, axis=1),
-            coefficients=coefficients,
-            outputs=loss.outputs,
-            shape=tuple(jnp.shape(self.at)),
-            radius=self.radius(),
+        return slope_form(
+            loss,
+            public,
+            (self.at, self.previous),
+            coefficients,
+            self.radius(),
             averages=False,
-            kernel=kernel,
+            kind="mixed" if loss.outputs == 1 else None,
+            inner=self.clip,
+            change=self.change_clip,
+            gain=gain,
         )
 
     def _mixed(self, gradient: Scalar, change: Scalar) -> Scalar:

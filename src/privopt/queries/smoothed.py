@@ -15,13 +15,23 @@ from jaxtyping import Array, Float
 from privopt.problems.ball import ball_point, lune_points, smoothed_slope
 from privopt.problems.losses import GLMLoss, Loss
 from privopt.public import Public
-from privopt.queries.base import SMALLEST_RADIUS, RecordSum, RowForm, Scalar, clip_to_ball, query, static
+from privopt.queries.base import (
+    SMALLEST_RADIUS,
+    AtPoint,
+    Clipped,
+    RecordSum,
+    RowForm,
+    Scalar,
+    clip_to_ball,
+    query,
+    static,
+)
 from privopt.queries.lots import Lots, LotSum, no_lots, split_lot
 from privopt.queries.slopes import by_distance, distance_of, record_gradient
 
 
 @query
-class SmoothedGradient(RecordSum):
+class SmoothedGradient(AtPoint, Clipped, RecordSum):
     """Mean over units of the gradient of the loss averaged over the ball of radius r around `at`, clipped.
 
     Of a generalised-linear loss with one output it is `E phi'(<a, at> + r |a| T) a`, T a coordinate of a uniform point
@@ -40,15 +50,6 @@ class SmoothedGradient(RecordSum):
     at: Float[Array, " d"]
     smoothing: Scalar
     clip: Scalar
-
-    def radius(self) -> Scalar:
-        """The clip."""
-        return self.clip
-
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """The shape of the parameters."""
-        del public
-        return tuple(jnp.shape(self.at))
 
     def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
         """The smoothed gradient of one record's loss."""
@@ -81,7 +82,7 @@ class SmoothedGradient(RecordSum):
 
 
 @query
-class JitteredGradient(LotSum):
+class JitteredGradient(AtPoint, Clipped, LotSum):
     """Mean over units of `grad f(at + r u; unit)`, clipped, u uniform in the unit ball: one fresh u for each unit.
 
     Without the clip its mean over draws is the gradient of the loss averaged over the ball of radius r, at the price
@@ -101,15 +102,6 @@ class JitteredGradient(LotSum):
     smoothing: Scalar
     clip: Scalar
     lots: Lots = no_lots()
-
-    def radius(self) -> Scalar:
-        """The clip."""
-        return self.clip
-
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """The shape of the parameters."""
-        del public
-        return tuple(jnp.shape(self.at))
 
     def record_contribution_of_lot(
         self, private_features: Float[Array, " d"], private_target: Scalar, lot: Array
@@ -149,7 +141,7 @@ def smoothed_slopes(
 
 
 @query
-class SmoothedDifference(RecordSum):
+class SmoothedDifference(AtPoint, RecordSum):
     """Mean over units of `grad f_r(at) - grad f_r(anchor)`, f_r the loss averaged over a ball, clipped by distance.
 
     Attributes:
@@ -176,11 +168,6 @@ class SmoothedDifference(RecordSum):
         """min(2 C p, H * distance)."""
         by_share = smoothed_move(self.at, self.anchor, self.smoothing, self.clip)
         return jnp.minimum(by_share, by_distance(self.at, self.anchor, self.slope_clip))
-
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """The shape of the parameters."""
-        del public
-        return tuple(jnp.shape(self.at))
 
     def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
         """The difference of one record's smoothed gradients, each clipped."""
@@ -219,7 +206,7 @@ class SmoothedDifference(RecordSum):
 
 
 @query
-class LuneDifference(LotSum):
+class LuneDifference(AtPoint, LotSum):
     """Mean over units of `p (grad f(u) - grad f(v))`, u and v in the balls' differences, each gradient clipped.
 
     One pair (u, v) a unit: u uniform in the ball around `at` outside of the one around `anchor`, v its mirror image,
@@ -249,11 +236,6 @@ class LuneDifference(LotSum):
         """2 C p."""
         return smoothed_move(self.at, self.anchor, self.smoothing, self.clip)
 
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """The shape of the parameters."""
-        del public
-        return tuple(jnp.shape(self.at))
-
     def record_contribution_of_lot(
         self, private_features: Float[Array, " d"], private_target: Scalar, lot: Array
     ) -> Array:
@@ -272,7 +254,7 @@ class LuneDifference(LotSum):
 
 
 @query
-class TranslatedDifference(LotSum):
+class TranslatedDifference(AtPoint, LotSum):
     """Mean over units of `grad f(at + b) - grad f(anchor + b)`, averaged over the unit's draws b, clipped by distance.
 
     The same random shifts serve both points, so that a nearly smooth loss gives a small difference. Where gradients
@@ -303,11 +285,6 @@ class TranslatedDifference(LotSum):
     def radius(self) -> Scalar:
         """min(H * distance, 2 C)."""
         return jnp.minimum(by_distance(self.at, self.anchor, self.slope_clip), 2.0 * self.clip)
-
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """The shape of the parameters."""
-        del public
-        return tuple(jnp.shape(self.at))
 
     def record_contribution_of_lot(
         self, private_features: Float[Array, " d"], private_target: Scalar, lot: Array

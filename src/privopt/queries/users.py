@@ -12,7 +12,7 @@ from scipy import stats
 from privopt.ledger.events import EveryUnit, Sampling
 from privopt.proofs import huber_centre as proof
 from privopt.public import Public
-from privopt.queries.base import Scalar, StatisticOfHeld, clip_to_ball, query, static
+from privopt.queries.base import Number, Scalar, StatisticOfHeld, clip_to_ball, query, static
 
 _UNIT_ROUNDOFF = 2.0**-53
 
@@ -91,7 +91,20 @@ _ROUNDING = 1e-9  # of a sum of weights
 
 
 @query
-class FriendlyWeight(StatisticOfHeld):
+class _AroundOrigin(StatisticOfHeld):
+    """Points as they are seen from a public or released one."""
+
+    held: Any = static()
+    origin: Float[Array, " k"]
+
+    def shape(self, public: Public) -> tuple[int, ...]:
+        """That of a point."""
+        del public
+        return tuple(jnp.shape(self.origin))
+
+
+@query
+class FriendlyWeight(Number, _AroundOrigin):
     """W, the total weight of the points.
 
     Attributes:
@@ -104,8 +117,6 @@ class FriendlyWeight(StatisticOfHeld):
         fixed.
     """
 
-    held: Any = static()
-    origin: Float[Array, " k"]
     within: Scalar
 
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
@@ -114,11 +125,6 @@ class FriendlyWeight(StatisticOfHeld):
         require_replaced(self.held)
         return 3.0 * (1.0 + _ROUNDING)
 
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """A number."""
-        del public
-        return ()
-
     def value(self, private_vectors: Float[Array, "p k"], private_present: Bool[Array, " p"]) -> Array:
         """See the class."""
         del private_present
@@ -126,7 +132,7 @@ class FriendlyWeight(StatisticOfHeld):
 
 
 @query
-class FriendlyMean(StatisticOfHeld):
+class FriendlyMean(_AroundOrigin):
     """The weighted mean of the points minus v0; zero if all weights are.
 
     Attributes:
@@ -146,8 +152,6 @@ class FriendlyMean(StatisticOfHeld):
         margin covers up to K = 1e5.
     """
 
-    held: Any = static()
-    origin: Float[Array, " k"]
     within: Scalar
     least_weight: float = static()
 
@@ -156,11 +160,6 @@ class FriendlyMean(StatisticOfHeld):
         del public, sampling
         require_replaced(self.held)
         return 6.0 * self.within / self.least_weight
-
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """That of a point."""
-        del public
-        return tuple(jnp.shape(self.origin))
 
     def value(self, private_vectors: Float[Array, "p k"], private_present: Bool[Array, " p"]) -> Array:
         """See the class."""
@@ -248,7 +247,8 @@ _HALVINGS = (
 _AT_ONCE = 8  # candidates whose distances to all points are held at the same time
 
 
-class _AroundItself(StatisticOfHeld):
+@query
+class _AroundItself(_AroundOrigin):
     """What score and centre share.
 
     Attributes:
@@ -259,8 +259,6 @@ class _AroundItself(StatisticOfHeld):
         steps: of the solver, see `proofs.huber_centre.descent_steps`; at least as many.
     """
 
-    held: Any = static()
-    origin: Float[Array, " k"]
     radius: Scalar
     least: int = static()
     steps: int = static()
@@ -273,7 +271,7 @@ class _AroundItself(StatisticOfHeld):
 
 
 @query
-class HuberScore(_AroundItself):
+class HuberScore(Number, _AroundItself):
     """f: how far, in points exchanged for the worst ones, the data are from an unstable Huber centre.
 
     Privacy:
@@ -283,21 +281,10 @@ class HuberScore(_AroundItself):
 
     on_samples: ClassVar[frozenset[str]] = frozenset({"answer"})
 
-    held: Any = static()
-    origin: Float[Array, " k"]
-    radius: Scalar
-    least: int = static()
-    steps: int = static()
-
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
         """1."""
         del public, sampling
         return 1.0
-
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """A number."""
-        del public
-        return ()
 
     def value(self, private_vectors: Float[Array, "p k"], private_present: Bool[Array, " p"]) -> Array:
         """See the class."""
@@ -334,12 +321,6 @@ class HuberCentre(_AroundItself):
 
     on_samples: ClassVar[frozenset[str]] = frozenset({"mean"})
 
-    held: Any = static()
-    origin: Float[Array, " k"]
-    radius: Scalar
-    least: int = static()
-    steps: int = static()
-
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
         """Delta.
 
@@ -350,11 +331,6 @@ class HuberCentre(_AroundItself):
         return self.radius * proof.centre_shift(
             self.least, replaced=self.held.replaced, sampled=self.held.sampled
         )
-
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """That of a point."""
-        del public
-        return tuple(jnp.shape(self.origin))
 
     def value(self, private_vectors: Float[Array, "p k"], private_present: Bool[Array, " p"]) -> Array:
         """See the class."""
@@ -470,7 +446,7 @@ def even(points: int) -> int:
 
 
 @query
-class ConcentrationScore(StatisticOfHeld):
+class ConcentrationScore(Number, _AroundOrigin):
     """s, the average number of points within tau of a point.
 
     Attributes:
@@ -481,8 +457,6 @@ class ConcentrationScore(StatisticOfHeld):
         Replacing a point changes 2 (K - 1) ordered pairs: sensitivity 2 (K - 1) / K, attained when it leaves a cluster.
     """
 
-    held: Any = static()
-    origin: Float[Array, " k"]
     within: Scalar
 
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
@@ -492,11 +466,6 @@ class ConcentrationScore(StatisticOfHeld):
         count = even(self.held.points)
         return 2.0 * (count - 1) / count * (1.0 + 1e-12)
 
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """A number."""
-        del public
-        return ()
-
     def value(self, private_vectors: Float[Array, "p k"], private_present: Bool[Array, " p"]) -> Array:
         """See the class."""
         del private_present
@@ -505,7 +474,7 @@ class ConcentrationScore(StatisticOfHeld):
 
 
 @query
-class AcceptedMean(StatisticOfHeld):
+class AcceptedMean(_AroundOrigin):
     """The mean of the accepted points minus v0; zero if none is.
 
     Attributes:
@@ -538,8 +507,6 @@ class AcceptedMean(StatisticOfHeld):
         it lets any other pair pass with probability delta_1 at most, which the test has paid for.
     """
 
-    held: Any = static()
-    origin: Float[Array, " k"]
     within: Scalar
     lottery: Float[Array, " K"]
     failure: float = static()
@@ -558,11 +525,6 @@ class AcceptedMean(StatisticOfHeld):
                 "once one is replaced."
             )
         return self.within * accepted_shift(self.held.points, self.failure)
-
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """That of a point."""
-        del public
-        return tuple(jnp.shape(self.origin))
 
     def value(self, private_vectors: Float[Array, "p k"], private_present: Bool[Array, " p"]) -> Array:
         """See the class."""

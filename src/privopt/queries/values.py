@@ -3,7 +3,7 @@
 import abc
 import math
 from dataclasses import field
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from privopt.ledger.events import EveryUnit, Sampling, expected_units
 from privopt.problems.black_box import BlackBox
 from privopt.problems.losses import GLMLoss, Loss
 from privopt.public import Public
-from privopt.queries.base import Query, RecordSum, Scalar, clip_to_ball, query, shrunk_radius, static
+from privopt.queries.base import AtPoint, Query, RecordSum, Scalar, clip_to_ball, query, shrunk_radius, static
 from privopt.queries.slopes import by_distance
 
 
@@ -89,8 +89,25 @@ def of_predictions(loss: GLMLoss, private_predictions: Array, private_target: Sc
 # clipped.
 
 
+class AlongDirections(ValueSum):
+    """A mean of numbers along public directions, a block of orthonormal rows after the other."""
+
+    at: Any
+    directions: Float[Array, "rows p"]
+    blocks: int
+
+    def shape(self, public: Public) -> tuple[int, ...]:
+        """A number a direction."""
+        del public
+        return (int(jnp.shape(self.directions)[0]),)
+
+    def gradient(self, released: Float[Array, " rows"]) -> Float[Array, " *shape"]:
+        """The value in parameters, from what was released. Post-processing."""
+        return along(self.directions, released, jnp.shape(self.at))
+
+
 @query
-class ValueGradient(ValueSum):
+class ValueGradient(AlongDirections):
     """Mean over units of the two-point estimate of a smoothed loss's gradient, in the coordinates of its directions.
 
     With orthonormal rows y_1..y_k and c_j = (f(at + r y_j) - f(at - r y_j)) / (2 r), a record's estimate is
@@ -129,11 +146,6 @@ class ValueGradient(ValueSum):
         """C / sqrt(J)."""
         return self.clip / math.sqrt(self.blocks)
 
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """A number a direction."""
-        del public
-        return (int(jnp.shape(self.directions)[0]),)
-
     def points(self) -> Float[Array, "m p"]:
         """`at + r y` for all rows, then `at - r y`."""
         return around(self.at, self.directions, self.smoothing)
@@ -146,10 +158,6 @@ class ValueGradient(ValueSum):
     def clip_unit(self, private_vector: Array) -> Array:
         """Every block in its ball."""
         return clip_blocks(private_vector, self.clip, self.blocks)
-
-    def gradient(self, released: Float[Array, " rows"]) -> Float[Array, " *shape"]:
-        """The estimate in parameters, from what was released. Post-processing."""
-        return along(self.directions, released, jnp.shape(self.at))
 
 
 def around(at: Array, directions: Float[Array, "rows p"], smoothing: Scalar) -> Float[Array, "m p"]:
@@ -184,7 +192,7 @@ def along(directions: Float[Array, "rows p"], released: Array, shape: tuple[int,
 
 
 @query
-class ValueDifference(ValueSum):
+class ValueDifference(AlongDirections):
     """Mean over units of the difference of two value gradients along the same directions, clipped by distance.
 
     Attributes:
@@ -221,11 +229,6 @@ class ValueDifference(ValueSum):
         """H |at - anchor| / sqrt(J)."""
         return self.block_clip() / math.sqrt(self.blocks)
 
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """A number a direction."""
-        del public
-        return (int(jnp.shape(self.directions)[0]),)
-
     def points(self) -> Float[Array, "m p"]:
         """Those of the two-point differences around `at`, then those around `anchor`."""
         here = around(self.at, self.directions, self.smoothing)
@@ -242,10 +245,6 @@ class ValueDifference(ValueSum):
     def clip_unit(self, private_vector: Array) -> Array:
         """Every block in its ball."""
         return clip_blocks(private_vector, self.block_clip(), self.blocks)
-
-    def gradient(self, released: Float[Array, " rows"]) -> Float[Array, " *shape"]:
-        """The change in parameters, from what was released. Post-processing."""
-        return along(self.directions, released, jnp.shape(self.at))
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -314,8 +313,25 @@ class CandidateValues(ValueSum):
 # nothing but the place of the noise changes: it has all p coordinates, also where there are fewer directions.
 
 
+class _Placed(AtPoint, AlongDirections):
+    """The mean for one block of directions, as a vector in parameters."""
+
+    def __post_init__(self) -> None:
+        require_one_block(self.blocks)
+
+    def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
+        """That of the numbers, and rounding."""
+        units = expected_units(sampling, public.n)
+        rounding = rounding_of_sum(self.directions) * self.radius() * (public.n / units)
+        return super().sensitivity(public, sampling) + rounding
+
+    def finish(self, private_mean: Array) -> Float[Array, " *shape"]:
+        """The mean in parameters."""
+        return self.gradient(contracted(self.directions, private_mean))
+
+
 @query
-class PlacedValueGradient(ValueGradient):
+class PlacedValueGradient(_Placed, ValueGradient):
     """The mean of `ValueGradient` for one block of directions, as a vector in parameters.
 
     Privacy:
@@ -324,50 +340,14 @@ class PlacedValueGradient(ValueGradient):
         `rounding_of_sum`. Rows that could stretch it are scaled down.
     """
 
-    def __post_init__(self) -> None:
-        require_one_block(self.blocks)
-
-    def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
-        """That of the numbers, and rounding."""
-        units = expected_units(sampling, public.n)
-        rounding = rounding_of_sum(self.directions) * self.radius() * (public.n / units)
-        return super().sensitivity(public, sampling) + rounding
-
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """The shape of the parameters."""
-        del public
-        return tuple(jnp.shape(self.at))
-
-    def finish(self, private_mean: Array) -> Float[Array, " *shape"]:
-        """The mean in parameters."""
-        return self.gradient(contracted(self.directions, private_mean))
-
 
 @query
-class PlacedValueDifference(ValueDifference):
+class PlacedValueDifference(_Placed, ValueDifference):
     """The mean of `ValueDifference` for one block of directions, as a vector in parameters.
 
     Privacy:
         As for `PlacedValueGradient`.
     """
-
-    def __post_init__(self) -> None:
-        require_one_block(self.blocks)
-
-    def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
-        """That of the numbers, and rounding."""
-        units = expected_units(sampling, public.n)
-        rounding = rounding_of_sum(self.directions) * self.radius() * (public.n / units)
-        return super().sensitivity(public, sampling) + rounding
-
-    def shape(self, public: Public) -> tuple[int, ...]:
-        """The shape of the parameters."""
-        del public
-        return tuple(jnp.shape(self.at))
-
-    def finish(self, private_mean: Array) -> Float[Array, " *shape"]:
-        """The mean in parameters."""
-        return self.gradient(contracted(self.directions, private_mean))
 
 
 def require_one_block(blocks: int) -> None:
