@@ -35,7 +35,7 @@ def records(keys: list[Any]) -> ArrayRecords:
 def _few_at_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("privopt.data.record_source.BLOCK_RECORDS", 3)
-        for module in ("engine.streamed.opening", "data.user_runs"):
+        for module in ("engine.streamed.opening", "data.user_parts"):
             patch.setattr(f"privopt.{module}.AT_ONCE", 8)
         yield
 
