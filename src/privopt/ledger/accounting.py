@@ -320,12 +320,6 @@ def _leaf_pld(leaf: Leaf, count: int, relation: Relation, interval: float) -> _P
     return single.self_compose(count, TAIL_MASS) if count > 1 else single
 
 
-def _laplace_pld(interval: float, multiplier: float) -> _Pld:
-    return privacy_loss_distribution.from_laplace_mechanism(
-        multiplier, value_discretization_interval=interval
-    )
-
-
 def _poisson_pld(interval: float, multiplier: float, rate: float, relation: Relation) -> _Pld:
     # Replace-one: the library's multiplier is sigma / C, ours is sigma / (2 C).
     return privacy_loss_distribution.from_gaussian_mechanism(
@@ -349,10 +343,6 @@ def _mixture_pld(interval: float, multiplier: float, rate: float, sampled_ratio:
     )
 
 
-def _shifted_pld(interval: float, curve: ShiftedCurve) -> _Pld:
-    return _connected(shifted_gaussian_profile(curve, interval), interval)
-
-
 def _pure_pld(interval: float, epsilon: float) -> _Pld:
     points, deltas = pure_profile(epsilon, interval)
     return privacy_loss_distribution.PrivacyLossDistribution(
@@ -361,10 +351,12 @@ def _pure_pld(interval: float, epsilon: float) -> _Pld:
 
 
 _LOSSES: dict[str, Callable[..., _Pld]] = {
-    "laplace": _laplace_pld,
+    "laplace": lambda interval, multiplier: privacy_loss_distribution.from_laplace_mechanism(
+        multiplier, value_discretization_interval=interval
+    ),
     "poisson": _poisson_pld,
     "mixture": _mixture_pld,
-    "shifted": _shifted_pld,
+    "shifted": lambda interval, curve: _connected(shifted_gaussian_profile(curve, interval), interval),
     "pure": _pure_pld,
 }
 
@@ -411,10 +403,6 @@ def _leaf_renyi(leaf: Leaf, relation: Relation, orders: NDArray[np.float64]) -> 
     return None if leaf.zcdp is None else leaf.zcdp * orders
 
 
-def _laplace_renyi(orders: NDArray[np.float64], multiplier: float) -> NDArray[np.float64]:
-    return _library_renyi(dp_accounting.LaplaceDpEvent(multiplier), orders, _ADD_OR_REMOVE)
-
-
 def _poisson_renyi(
     orders: NDArray[np.float64], multiplier: float, rate: float, relation: Relation
 ) -> NDArray[np.float64]:
@@ -431,7 +419,7 @@ def _fixed_size_renyi(orders: NDArray[np.float64], multiplier: float, sampling: 
 
 
 _RENYI: dict[str, Callable[..., NDArray[np.float64]]] = {
-    "laplace": _laplace_renyi,
+    "laplace": lambda orders, z: _library_renyi(dp_accounting.LaplaceDpEvent(z), orders, _ADD_OR_REMOVE),
     "poisson": _poisson_renyi,
     "fixed-size": _fixed_size_renyi,
     "mixture": lambda orders, z, rate, ratio: mixture_add_or_remove(z, rate, ratio, tuple(orders.tolist())),

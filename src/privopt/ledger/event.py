@@ -124,11 +124,14 @@ class Leaf(Event):
     Attributes:
         variance: z^2 where Gaussian differential privacy is exact: n releases have mu^2 = n / z^2; infinity: free.
         pure: epsilon of pure differential privacy.
-        zcdp: rho of zero-concentrated differential privacy; by default epsilon^2 / 2 (Bun, Steinke 2016).
+        zcdp: rho of zero-concentrated differential privacy; where pure epsilon is known, epsilon^2 / 2 at most.
         bad_event: the probability of a bad event.
         rounding: the total variation distance to what is priced.
         approximate_rho: about its zCDP, be it no bound: where the search for a noise multiplier begins.
         merged_from: how many of a kind cost less as one zCDP bound than one by one in a privacy-loss distribution.
+
+    Source:
+        Bun, Steinke 2016: rho is 1 / (2 z^2) of Gaussian noise and epsilon^2 / 2 of a pure mechanism.
     """
 
     variance = Known(lambda self: None)

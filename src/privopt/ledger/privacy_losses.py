@@ -167,10 +167,7 @@ class ShiftedCurve:
         return np.maximum(np.logaddexp.reduce(np.asarray(parts)) + 1e-14, 0.0) / beyond
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Gaussian releases together with a few objective perturbations, by direct summation: no Fourier transform,
-# any delta.
-
+# ---- Gaussian releases together with a few objective perturbations, by direct summation --------------------
 
 REACH = 37.5  # normal quantiles; what is beyond has mass 1e-307 and counts as an infinite loss
 CELL, LARGEST_STEP, MOST_CELLS = 0.01, 0.05, 20_000
