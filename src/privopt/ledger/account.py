@@ -14,6 +14,7 @@ import math
 import threading
 import uuid
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -351,7 +352,8 @@ class Account:
                 "and store account.to_dict() for the record; or have it in a file, Account(path=...), which several "
                 "processes may pay from."
             )
-        return _reopened, (self._file.path, self._file.terms.data_set, self._file.counter)
+        file = self._file
+        return partial(Account, path=file.path, data_set=file.terms.data_set, counter=file.counter), ()
 
     def _check_relation(self, relation: Relation | str | None) -> None:
         theirs = self.relation if relation is None else Relation.parse(relation)
@@ -377,10 +379,6 @@ def _what_it_pays(ledger: Ledger) -> str:
     return (
         f"The largest fit with Gaussian noise that the account can still pay for has epsilon {shown}{delta}."
     )
-
-
-def _reopened(path: Path, data_set: str, counter: Counter | None) -> Account:
-    return Account(path=path, data_set=data_set, counter=counter)
 
 
 def _check_composition(composition: str | None) -> None:

@@ -31,6 +31,7 @@ the order (concurrent composition: Vadhan, Zhang 2023), events may not. Otherwis
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import dp_accounting
@@ -148,7 +149,7 @@ def _epsilon(
     if spent := used_up(way, delta):
         raise NotPriceable(spent)
     if way.rounding > 0:
-        ideal = way.without_rounding()
+        ideal = replace(way, rounding=0.0)
         return rounded_epsilon(
             lambda left: math.inf if used_up(ideal, left) else _epsilon(ideal, left, relation, near, name),
             way.rounding,
@@ -183,7 +184,7 @@ def _epsilon(
 @functools.lru_cache(maxsize=4096)
 def _delta(way: Alternative, epsilon: float, relation: Relation, name: Accountant) -> float:
     if way.rounding > 0:
-        ideal = way.without_rounding()
+        ideal = replace(way, rounding=0.0)
         return rounded_delta(lambda at: _delta(ideal, at, relation, name), way.rounding, epsilon)
     if math.isinf(epsilon):
         return way.delta

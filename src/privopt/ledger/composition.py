@@ -11,7 +11,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from privopt.ledger.event import Event, Leaf
 from privopt.ledger.events import (
@@ -138,10 +138,6 @@ class Alternative:
             rounding=count * self.rounding,
         )
 
-    def without_rounding(self) -> "Alternative":
-        """The ideal run."""
-        return replace(self, rounding=0.0)
-
     def join(self, other: "Alternative") -> "Alternative":
         """The least alternative that dominates both."""
         counts = dict(self.leaves)
@@ -172,26 +168,27 @@ def alternatives(event: Event) -> tuple[Alternative, ...]:
         branches = _undominated(way for branch in dict.fromkeys(node.events) for way in alternatives(branch))
         choices = math.comb(count + len(branches) - 1, count)
         if len(ways) * choices > MOST_ALTERNATIVES:
-            branches = [_joined(branches)]
+            branches = [functools.reduce(Alternative.join, branches)]
         if len(branches) == 1:
             passes = [branches[0].times(count)]
         else:
-            passes = [_summed(chosen) for chosen in itertools.combinations_with_replacement(branches, count)]
+            passes = [
+                functools.reduce(Alternative.plus, chosen)
+                for chosen in itertools.combinations_with_replacement(branches, count)
+            ]
         ways = _undominated(way.plus(extra) for way in ways for extra in passes)
     return tuple(ways)
 
 
 def _alternative(counts: Mapping[Leaf, int]) -> Alternative:
-    flat: dict[Leaf, int] = {}
+    flat: Counter[Leaf] = Counter()
     for leaf, count in counts.items():
+        inner: dict[Leaf, int] = {leaf: 1}
         if isinstance(leaf, SampledEvent) and leaf.sampling.rate >= 1:  # everybody takes part
-            inner, parallels = leaf_counts(leaf.event)
-            if parallels:
-                flat[leaf] = flat.get(leaf, 0) + count
-            for inside, times in inner.items() if not parallels else ():
-                flat[inside] = flat.get(inside, 0) + count * times
-        else:
-            flat[leaf] = flat.get(leaf, 0) + count
+            found, parallels = leaf_counts(leaf.event)
+            inner = inner if parallels else found
+        for inside, times in inner.items():
+            flat[inside] += count * times
     return Alternative(
         mu_squared=math.fsum(
             count / leaf.variance
@@ -219,20 +216,6 @@ def _undominated(ways: Iterable[Alternative]) -> list[Alternative]:
         if not any(other.dominates(way) for other in kept):
             kept = [other for other in kept if not way.dominates(other)] + [way]
     return kept
-
-
-def _joined(ways: list[Alternative]) -> Alternative:
-    joined = ways[0]
-    for way in ways[1:]:
-        joined = joined.join(way)
-    return joined
-
-
-def _summed(ways: Iterable[Alternative]) -> Alternative:
-    total = Alternative(0.0, frozenset(), 0.0, True)
-    for way in ways:
-        total = total.plus(way)
-    return total
 
 
 # ---- The price of one of several releases, when which one it is depends on earlier releases ----------------
