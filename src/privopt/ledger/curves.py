@@ -21,6 +21,7 @@ from scipy.special import erfcx, log_ndtr
 
 from privopt.ledger.amounts import Budget
 
+_brentq: Any = brentq  # its type information is incomplete
 _HALVINGS = 60
 _TIGHT = 8.9e-16  # brentq's smallest allowed relative tolerance is 4 machine epsilons
 
@@ -165,8 +166,7 @@ def root(
     function: Callable[[float], float], low: float, high: float, *, xtol: float = 1e-300, rtol: float = _TIGHT
 ) -> float:
     """Where a function between two signs is 0, by Brent's method to an absolute and a relative tolerance."""
-    found: Any = brentq(function, low, high, xtol=xtol, rtol=rtol, maxiter=500)
-    return float(found)
+    return float(_brentq(function, low, high, xtol=xtol, rtol=rtol, maxiter=500))
 
 
 def check_delta(delta: float) -> None:
