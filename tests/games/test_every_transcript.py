@@ -16,8 +16,8 @@ from privopt.data.blocks import block_assignment
 from privopt.data.units import Units
 from privopt.games.dual_averaging import SampledDualAveraging
 from privopt.games.gradients import Drawn
+from privopt.ledger.accounting import zcdp_rho
 from privopt.ledger.amounts import Budget
-from privopt.ledger.composition import additive_cost, leaf_rho
 from privopt.mechanisms.noise import NoiseSource
 from privopt.papers import bias_reduced_mirror_descent as schedules
 from privopt.papers.bias_reduced_mirror_descent import BiasReducedMirrorDescent
@@ -77,7 +77,7 @@ def trees(solver, game, sides, n, relation, seed=0):
     for rows in sides:
         units = units_of(rows, n, relation)
         ready = solver.filled(Task(game, units.public, Budget(1.0, 1e-6)))
-        charged = additive_cost(ready.event(units.public), leaf_rho)
+        charged = zcdp_rho(ready.event(units.public))
         found.append(tree_of(lambda curator, ready=ready: ready.solve(curator, game), units, seed=seed))
     return found, charged
 

@@ -6,8 +6,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from privopt.ledger.accounting import epsilon
-from privopt.ledger.composition import MOST_ALTERNATIVES, additive_cost, alternatives, leaf_rho
+from privopt.ledger.accounting import epsilon, zcdp_rho
+from privopt.ledger.composition import MOST_ALTERNATIVES, alternatives
 from privopt.ledger.events import (
     BoundedRangeEvent,
     DeltaEvent,
@@ -66,10 +66,10 @@ def test_disjoint_blocks_cost_at_least_every_single_branch(
     left: list[Event], right: list[Event], rest: Event
 ) -> None:
     tree = Sequence((rest, Parallel((Sequence(tuple(left)), Sequence(tuple(right))))))
-    whole = additive_cost(tree, leaf_rho)
+    whole = zcdp_rho(tree)
     assert whole is not None
     for branch in (left, right):
-        alone = additive_cost(Sequence((rest, *branch)), leaf_rho)
+        alone = zcdp_rho(Sequence((rest, *branch)))
         assert alone is not None
         assert whole >= alone * (1 - 1e-12)
         dearest = epsilon(tree, 1e-6, "replace-one", accountant="zcdp")
@@ -84,6 +84,6 @@ def test_a_sample_of_everybody_is_not_a_sample() -> None:
 
 def test_a_currency_that_cannot_price_a_leaf_prices_no_tree_that_holds_it() -> None:
     sampled = SampledEvent(Poisson(0.1), GaussianEvent(1.0))
-    assert additive_cost(Sequence((GaussianEvent(1.0), sampled)), leaf_rho) is None
-    assert additive_cost(Parallel((GaussianEvent(1.0), sampled)), leaf_rho) is None
-    assert additive_cost(Sequence((GaussianEvent(1.0), NonPrivateEvent())), leaf_rho) == math.inf
+    assert zcdp_rho(Sequence((GaussianEvent(1.0), sampled))) is None
+    assert zcdp_rho(Parallel((GaussianEvent(1.0), sampled))) is None
+    assert zcdp_rho(Sequence((GaussianEvent(1.0), NonPrivateEvent()))) == math.inf

@@ -11,13 +11,7 @@ from privopt.ledger.accounting import epsilon
 from privopt.ledger.composition import alternatives
 from privopt.ledger.curves import gaussian_delta, gaussian_epsilon
 from privopt.ledger.events import Event, GaussianEvent, PureEvent, Repeated, Sequence, ShiftedGaussianEvent
-from privopt.ledger.privacy_losses import (
-    ShiftedCurve,
-    composed_losses,
-    direct_delta,
-    direct_epsilon,
-    shifted_events,
-)
+from privopt.ledger.privacy_losses import ShiftedCurve, composed_losses, direct_delta, direct_epsilon
 
 EVENTS = [
     ShiftedGaussianEvent(mu, shift, two_signed)
@@ -28,7 +22,7 @@ EVENTS = [
 
 def exact_delta(event: ShiftedGaussianEvent, mu: float, at: float) -> float:
     """The expectation of the Gaussian curve over the loss of the dominating pair, by adaptive quadrature."""
-    curve = ShiftedCurve.of(event)
+    curve = event.shifted
 
     def integrand(z: float) -> float:
         loss = curve.loss(z)
@@ -52,29 +46,29 @@ def test_the_sum_is_above_the_integral_and_close(event: ShiftedGaussianEvent, mu
     for at in (0.0, 0.5, 3.0):
         exact = exact_delta(event, mu, at)
         if exact > 1e-250:
-            relative = direct_delta((event,), mu, at) / exact - 1
+            relative = direct_delta((event.shifted,), mu, at) / exact - 1
             assert 0 <= relative <= 2e-2
             assert relative <= 1e-3 or exact < 1e-15
 
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_without_gaussian_releases_it_is_the_curve(event: ShiftedGaussianEvent) -> None:
-    curve = ShiftedCurve.of(event)
+    curve = event.shifted
     for at in (1e-3, 1e-6, 1e-9):
-        assert direct_epsilon((event,), 0.0, at) >= curve.epsilon(at)
-        assert direct_epsilon((event,), 0.0, at) == pytest.approx(curve.epsilon(at), rel=1e-3)
+        assert direct_epsilon((event.shifted,), 0.0, at) >= curve.epsilon(at)
+        assert direct_epsilon((event.shifted,), 0.0, at) == pytest.approx(curve.epsilon(at), rel=1e-3)
 
 
 def test_the_discrete_losses_have_mass_one_under_both_distributions() -> None:
     for events in ((EVENTS[0],), (EVENTS[1],), tuple(EVENTS[:3]), (EVENTS[4], EVENTS[0])):
-        losses = composed_losses(events)
+        losses = composed_losses(tuple(event.shifted for event in events))
         assert losses.masses.sum() == pytest.approx(1, abs=1e-12)
         assert (losses.masses * np.exp(-losses.values)).sum() == pytest.approx(1, abs=1e-12)
         assert losses.masses.min() >= 0
 
 
 def test_two_events_cost_what_one_of_both_shifts_would() -> None:
-    pair = (ShiftedGaussianEvent(0.2, 0.01), ShiftedGaussianEvent(0.1, 0.02))
+    pair = (ShiftedCurve(0.2, 0.01), ShiftedCurve(0.1, 0.02))
     together = math.sqrt(0.2**2 + 0.1**2 + 0.05**2)
     for at in (1e-3, 1e-6, 2.5e-11, 1e-15):
         found = direct_epsilon(pair, 0.05, at)
@@ -110,19 +104,19 @@ def test_extremes_are_finite_and_sound() -> None:
     for mu in (1e-6, 30.0, 3000.0):
         for two_signed in (False, True):
             event = ShiftedGaussianEvent(mu, 0.1, two_signed)
-            price = direct_epsilon((event,), 0.01, 1e-6)
-            assert ShiftedCurve.of(event).epsilon(1e-6) <= price < math.inf
+            price = direct_epsilon((event.shifted,), 0.01, 1e-6)
+            assert event.shifted.epsilon(1e-6) <= price < math.inf
 
 
 @pytest.mark.parametrize(
     ("event", "expected"),
     [
-        (Sequence((GaussianEvent(1.0), EVENTS[0])), (EVENTS[0],)),
-        (Repeated(EVENTS[0], 4), (EVENTS[0],) * 4),
+        (Sequence((GaussianEvent(1.0), EVENTS[0])), (EVENTS[0].shifted,)),
+        (Repeated(EVENTS[0], 4), (EVENTS[0].shifted,) * 4),
         (Repeated(EVENTS[0], 5), None),
         (GaussianEvent(1.0), None),
         (Sequence((EVENTS[0], PureEvent(1.0))), None),
     ],
 )
-def test_which_trees_are_summed_directly(event: Event, expected: tuple[Event, ...] | None) -> None:
-    assert shifted_events(alternatives(event)[0]) == expected
+def test_which_trees_are_summed_directly(event: Event, expected: tuple[ShiftedCurve, ...] | None) -> None:
+    assert alternatives(event)[0].shifted == expected

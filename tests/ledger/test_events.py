@@ -7,6 +7,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from privopt.ledger.accounting import epsilon
+from privopt.ledger.event import KINDS, Known, Leaf, Spent, event
 from privopt.ledger.events import (
     BoundedRangeEvent,
     DeltaEvent,
@@ -143,6 +145,33 @@ def test_wrong_pieces_are_refused_with_advice() -> None:
         event_from_dict(
             {"event": "SampledEvent", "sampling": {"kind": "shuffled"}, "of": {"event": "NoEvent"}}
         )
+
+
+def test_a_new_kind_is_one_class_that_is_checked_kept_and_priced() -> None:
+    @event("a coin that lies, epsilon {epsilon:.3g}")
+    class CoinEvent(Leaf):
+        epsilon: Spent
+        pure = Known(lambda self: self.epsilon)
+
+    try:
+        coin = CoinEvent(0.25)
+        assert coin.describe() == "a coin that lies, epsilon 0.25"
+        assert event_from_dict(json.loads(json.dumps(coin.to_dict()))) == coin
+    finally:
+        del KINDS["CoinEvent"]
+    with pytest.raises(ValueError, match="epsilon of CoinEvent must be positive and finite"):
+        CoinEvent(0)
+    for delta in (0.0, 1e-6):
+        known = epsilon(Repeated(PureEvent(0.25), 40), delta, "replace-one")
+        assert epsilon(Repeated(coin, 40), delta, "replace-one") == known
+
+
+def test_what_is_neither_a_leaf_nor_a_tree_is_not_free() -> None:
+    class Odd(Event):
+        words = "nobody knows"
+
+    with pytest.raises(TypeError, match="Odd is neither a leaf nor a tree of events"):
+        leaf_counts(Odd())
 
 
 def test_leaves_are_counted_without_expanding_anything() -> None:

@@ -5,6 +5,7 @@ import pytest
 
 from privopt.ledger.accounting import pure_profile, shifted_gaussian_profile, zcdp_profile
 from privopt.ledger.curves import gaussian_deltas, zcdp_deltas
+from privopt.ledger.privacy_losses import ShiftedCurve
 
 INTERVAL = 1e-3
 
@@ -26,7 +27,7 @@ def assert_is_a_symmetric_convex_curve(deltas: np.ndarray) -> None:
 
 @pytest.mark.parametrize(("mu", "shift"), [(0.3, 0.0), (0.3, 0.02), (1.5, 0.7), (0.05, 0.5)])
 def test_the_shifted_curve_is_above_the_gaussian_and_meets_its_bound(mu: float, shift: float) -> None:
-    deltas = shifted_gaussian_profile(mu, shift, INTERVAL)
+    deltas = shifted_gaussian_profile(ShiftedCurve(mu, shift), INTERVAL)
     at = grid_of(deltas)
     assert_is_a_symmetric_convex_curve(deltas)
     assert np.all(deltas >= gaussian_deltas(mu, at) - 1e-15)
@@ -36,9 +37,9 @@ def test_the_shifted_curve_is_above_the_gaussian_and_meets_its_bound(mu: float, 
 
 @pytest.mark.parametrize(("mu", "shift"), [(0.3, 0.0), (0.3, 0.02), (1.5, 0.7), (0.05, 0.5)])
 def test_the_folded_curve_is_above_the_one_signed_one(mu: float, shift: float) -> None:
-    folded = shifted_gaussian_profile(mu, shift, INTERVAL, two_signed=True)
+    folded = shifted_gaussian_profile(ShiftedCurve(mu, shift, True), INTERVAL)
     assert_is_a_symmetric_convex_curve(folded)
-    assert np.all(folded >= shifted_gaussian_profile(mu, shift, INTERVAL) * (1 - 1e-12))
+    assert np.all(folded >= shifted_gaussian_profile(ShiftedCurve(mu, shift), INTERVAL) * (1 - 1e-12))
 
 
 @pytest.mark.parametrize("rho", [1e-4, 0.02, 1.0])

@@ -41,7 +41,7 @@ def test_the_trapezoid_is_the_integral(stddev: float, rate: float) -> None:
     expected = [by_quadrature(near, far, stddev, order) for order in orders]
     assert found == pytest.approx(expected, rel=1e-6, abs=1e-11)
     nothing, mixed = ((1.0, 0.0),), ((1 - rate, 1.0), (rate, 1.7))
-    both = mixture_add_or_remove(MixtureEvent(stddev, rate, 0.7), orders)
+    both = mixture_add_or_remove(stddev, rate, 0.7, orders)
     for value, order in zip(both, orders, strict=True):
         ways = [by_quadrature(*pair, stddev, order) for pair in ((nothing, mixed), (mixed, nothing))]
         assert value == pytest.approx(max(ways), rel=1e-6, abs=1e-11)
@@ -49,7 +49,7 @@ def test_the_trapezoid_is_the_integral(stddev: float, rate: float) -> None:
 
 def test_known_divergences_are_found_from_above() -> None:
     orders = (1.1, 1.5, 2.0, 8.0, 64.0, 256.0)
-    everybody = mixture_add_or_remove(MixtureEvent(5.0, 1.0, 0.5), orders)
+    everybody = mixture_add_or_remove(5.0, 1.0, 0.5, orders)
     exact = np.asarray(orders) * 1.5**2 / (2 * 5.0**2)
     assert np.all(everybody >= exact)
     assert everybody == pytest.approx(exact, rel=1e-9)

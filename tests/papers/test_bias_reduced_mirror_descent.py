@@ -11,8 +11,8 @@ from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.games.dual_averaging import SampledDualAveraging
 from privopt.games.gradients import Drawn
+from privopt.ledger.accounting import zcdp_rho
 from privopt.ledger.amounts import Budget
-from privopt.ledger.composition import additive_cost, leaf_rho
 from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.noise import NoiseSource
 from privopt.papers import bias_reduced_mirror_descent as planning
@@ -68,7 +68,7 @@ def test_sizes_and_price_of_the_reference_schedule(monkeypatch):
     assert solver.schedule(public()).sizes == (40, 100, 41, 19)
     monkeypatch.setattr(planning, "balanced_sizes", lambda weights, n: (10, 40, 20, 10))
     planning.schedule.cache_clear()
-    rho = additive_cost(solver.event(public()), leaf_rho)
+    rho = zcdp_rho(solver.event(public()))
     assert rho == pytest.approx(0.16245, rel=1e-9)
     planning.schedule.cache_clear()
 
@@ -84,7 +84,7 @@ def test_the_ledger_is_a_hand_count():
             half_range = planning.mass(2) * 2 ** plan.levels[r] * solver.difference_clip + 1.0
             moved = 2.0 * relation.factor * solver.temperature * half_range / size
             costs.append(2.0 * moved**2 / 8.0 * sum(draws[r + 1 :]))
-        assert additive_cost(solver.event(task.public), leaf_rho) == pytest.approx(max(costs), rel=1e-9)
+        assert zcdp_rho(solver.event(task.public)) == pytest.approx(max(costs), rel=1e-9)
         assert max(costs) / min(costs) < 1.1  # sizes make all batches cost about the same
 
 

@@ -12,18 +12,20 @@ An account lives as long as the process that opened it, or, with a path, in a fi
 
 import math
 import threading
+import uuid
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from privopt.errors import AccountError, ArgumentError, BudgetExceeded
-from privopt.ledger.account_file import AccountFile, check_unit
+from privopt.ledger.account_file import AccountFile, charge, check_unit, ledger_of
 from privopt.ledger.amounts import Budget, rounded_down
-from privopt.ledger.claims import Claim, Counter, CounterInMemory, CounterInPlace, RunsInMemory
+from privopt.ledger.claims import Claim, Counter, CounterFolder, CounterInMemory, CounterInPlace, RunsInMemory
 from privopt.ledger.events import Event
 from privopt.ledger.filters import Charge, Composition, Cost, largest_payable
 from privopt.ledger.ledger import SEEDED, Ledger
-from privopt.ledger.payments import payment_of
+from privopt.ledger.payments import Fit, Terms, now, payment_of
 from privopt.public import Relation
 
 Unit = Literal["record", "user"]
@@ -99,7 +101,7 @@ class Account:
         )
         self._lock = threading.Lock()
         self._unit: str | None = None
-        self._keys: dict[str, tuple[Event, float, float]] = {}
+        self._fits: dict[str, Fit] = {}  # by their keys
         self._runs = RunsInMemory()
 
     @classmethod
@@ -146,19 +148,20 @@ class Account:
             )
         if bad_event_delta is None:
             bad_event_delta = 0.0 if composition == "basic" else budget.delta / 10
-        # Refuses what no ledger can keep, before a file is made.
-        Ledger(budget, relation, composition=composition, bad_event_delta=bad_event_delta)
-        file = AccountFile.create(
-            Path(path),
-            budget,
+        terms = Terms(
+            account=uuid.uuid4().hex,
             data_set=data_set,
+            budget=budget,
             relation=Relation.parse(relation),
             composition=composition,
             bad_event_delta=float(bad_event_delta),
             unit=unit,
-            counter=counter,
+            counted_elsewhere=counter is not None,
+            counter_folder=str(counter.folder) if isinstance(counter, CounterFolder) else None,
+            opened=now(),
         )
-        return cls(path=file.path, counter=counter)
+        ledger_of(terms, ())  # refuses what no ledger can keep, before a file is made
+        return cls(path=AccountFile.create(Path(path), terms, counter).path, counter=counter)
 
     @property
     def budget(self) -> Budget:
@@ -230,48 +233,33 @@ class Account:
             AccountError: its file could not be written, or must not be spent from.
         """
         self._check_relation(relation)
+        fit = Fit(name=name, event=event, epsilon=epsilon, delta=delta, unit=unit, seeded=seeded, key=key)
         try:
-            return self._pay(name, event, epsilon, delta, unit=unit, seeded=seeded, key=key)
+            return self._pay_here(fit) if self._file is None else self._file.pay(fit)
         except BudgetExceeded as error:
             raise BudgetExceeded(f"{error} {_what_it_pays(self.paid())}") from None
 
-    def _pay(
-        self,
-        name: str,
-        event: Event,
-        epsilon: float,
-        delta: float,
-        *,
-        unit: str | None,
-        seeded: bool,
-        key: str,
-    ) -> int | None:
-        """See `spend`, whose arguments these are."""
-        if self._file is not None:
-            return self._file.pay(name, event, epsilon, delta, unit=unit, seeded=seeded, key=key)
+    def _pay_here(self, fit: Fit) -> None:
+        """Pay for a fit in this process."""
         with self._lock:
-            if self._keys.get(key) == (event, epsilon, delta):
-                return None
-            if key in self._keys:
-                raise AccountError(
-                    "the account has paid for another fit with the key of this one: nothing was paid."
-                )
-            check_unit(self._unit, unit)
-            if self.composition == "basic":
-                self._ledger.spend(name, event, epsilon, delta)
-            else:
-                self._ledger.charge(name, event)
-            self._unit = self._unit if unit is None else unit
-            if seeded:
+            if (paid := self._fits.get(fit.key)) is not None:
+                if not fit.same_price(paid):
+                    raise AccountError(
+                        "the account has paid for another fit with the key of this one: nothing was paid."
+                    )
+                return
+            check_unit(self._unit, fit.unit)
+            charge(self._ledger, fit)
+            self._unit = self._unit if fit.unit is None else fit.unit
+            if fit.seeded:
                 self._ledger.mark_seeded()
-            if key:
-                self._keys[key] = (event, epsilon, delta)
-        return None
+            if fit.key:
+                self._fits[fit.key] = fit
 
     def has_paid(self, key: str) -> bool:
         """Whether a payment was made with this key."""
         if self._file is None:
-            return key in self._keys
+            return key in self._fits
         return payment_of(key, self._file.payments()) is not None
 
     def claim(self, key: str) -> Claim:
@@ -364,7 +352,8 @@ class Account:
                 "and store account.to_dict() for the record; or have it in a file, Account(path=...), which several "
                 "processes may pay from."
             )
-        return _reopened, (self._file.path, self._file.terms.data_set, self._file.counter)
+        file = self._file
+        return partial(Account, path=file.path, data_set=file.terms.data_set, counter=file.counter), ()
 
     def _check_relation(self, relation: Relation | str | None) -> None:
         theirs = self.relation if relation is None else Relation.parse(relation)
@@ -390,10 +379,6 @@ def _what_it_pays(ledger: Ledger) -> str:
     return (
         f"The largest fit with Gaussian noise that the account can still pay for has epsilon {shown}{delta}."
     )
-
-
-def _reopened(path: Path, data_set: str, counter: Counter | None) -> Account:
-    return Account(path=path, data_set=data_set, counter=counter)
 
 
 def _check_composition(composition: str | None) -> None:

@@ -15,21 +15,16 @@ write the file can do away with triggers, hashes and the counter beside it; only
 """
 
 import sqlite3
-import uuid
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 from privopt.atomic_files import keep_names
 from privopt.errors import AccountError, ArgumentError, add_note
-from privopt.ledger.amounts import Budget
 from privopt.ledger.claims import Counter, CounterBeside, CounterFolder, Mark, check_counter
-from privopt.ledger.events import Event, NoEvent
-from privopt.ledger.filters import Composition
+from privopt.ledger.events import NoEvent
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.payments import COLUMNS, Payment, Terms, new_row, now, payment_of
-from privopt.public import Relation
+from privopt.ledger.payments import COLUMNS, Fit, Payment, Terms, new_row, payment_of
 
 MOST_BYTES = 2**26  # of the file: about two hundred thousand payments for equal fits
 PATIENCE = 60.0  # seconds that a payment waits for the others to finish theirs
@@ -91,13 +86,7 @@ class AccountFile:
     def create(
         cls,
         path: Path,
-        budget: Budget,
-        *,
-        data_set: str,
-        relation: Relation,
-        composition: Composition,
-        bad_event_delta: float,
-        unit: str | None,
+        terms: Terms,
         counter: Counter | None,
     ) -> "AccountFile":
         """Write the file of a new account, with nothing spent.
@@ -106,18 +95,6 @@ class AccountFile:
             AccountError: something is there already, or the file cannot be written.
         """
         path = _resolved(path)
-        terms = Terms(
-            account=uuid.uuid4().hex,
-            data_set=data_set,
-            budget=budget,
-            relation=relation,
-            composition=composition,
-            bad_event_delta=bad_event_delta,
-            unit=unit,
-            counted_elsewhere=counter is not None,
-            counter_folder=str(counter.folder) if isinstance(counter, CounterFolder) else None,
-            opened=now(),
-        )
         start, beside = Mark(terms.account, 0, terms.hash), CounterBeside.of(path)
         if beside.path.exists():
             raise AccountError(
@@ -157,17 +134,7 @@ class AccountFile:
 
     # Paying ----------------------------------------------------------------------------------------------------------
 
-    def pay(
-        self,
-        name: str,
-        event: Event,
-        epsilon: float,
-        delta: float,
-        *,
-        unit: str | None,
-        seeded: bool,
-        key: str = "",
-    ) -> int:
+    def pay(self, fit: Fit) -> int:
         """Add a payment for good, or refuse it and add nothing; one of this key is found again; see `Account.spend`.
 
         Returns:
@@ -176,24 +143,28 @@ class AccountFile:
             BudgetExceeded, NotPriceable, ValueError: the ledger refuses it.
             AccountError: it could not be stored, or the file must not be spent from.
         """
-        charge = partial(_charge, self.terms, name, event, epsilon, delta)
-        charge(())  # a numerical price may take seconds: it is found, and kept, before others have to wait
+        # A numerical price may take seconds: it is found, and kept, before others have to wait.
+        charge(ledger_of(self.terms, ()), fit)
         with self._connected() as connection:
             with _transaction(connection):
                 payments = self._checked(connection)
-                paid = payment_of(key, payments, (event, epsilon, delta))
+                paid = payment_of(fit.key, payments)
                 if paid is None:
-                    check_unit(self.unit_of(payments), unit)
-                    charge(payments)
-                    self._insert(
-                        connection, payments, name, event, epsilon, delta, unit=unit, seeded=seeded, key=key
+                    check_unit(self.unit_of(payments), fit.unit)
+                    charge(ledger_of(self.terms, payments), fit)
+                    self._insert(connection, payments, fit)
+                elif not fit.same_price(paid):
+                    raise AccountError(
+                        f"payment {paid.number} of the account has the key of this fit, and is for another: nothing "
+                        "was paid."
                     )
             number = len(payments) + 1 if paid is None else paid.number
             try:
                 self._count(connection)
             except BaseException as error:
                 add_note(
-                    error, f"payment {number}, {name!r}, was entered in the account before this, and stays."
+                    error,
+                    f"payment {number}, {fit.name!r}, was entered in the account before this, and stays.",
                 )
                 raise
         return number
@@ -205,34 +176,11 @@ class AccountFile:
                 payments = self._checked(connection)
                 if any(payment.seeded for payment in payments):
                     return
-                self._insert(connection, payments, SEED_MARK, NoEvent(), 0.0, 0.0, unit=None, seeded=True)
+                self._insert(connection, payments, Fit(name=SEED_MARK, event=NoEvent(), seeded=True))
             self._count(connection)
 
-    def _insert(
-        self,
-        connection: sqlite3.Connection,
-        payments: Sequence[Payment],
-        name: str,
-        event: Event,
-        epsilon: float,
-        delta: float,
-        *,
-        unit: str | None,
-        seeded: bool,
-        key: str = "",
-    ) -> None:
-        row = new_row(
-            len(payments) + 1,
-            name,
-            event,
-            epsilon,
-            delta,
-            unit=unit,
-            seeded=seeded,
-            key=key,
-            previous=self._hashes(payments)[-1],
-            terms=self.terms,
-        )
+    def _insert(self, connection: sqlite3.Connection, payments: Sequence[Payment], fit: Fit) -> None:
+        row = new_row(len(payments) + 1, fit, self._hashes(payments)[-1], self.terms)
         connection.execute(
             f"INSERT INTO payment ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(row))})", row
         )
@@ -375,19 +323,16 @@ def ledger_of(terms: Terms, payments: Iterable[Payment]) -> Ledger:
     return ledger
 
 
-def _charge(
-    terms: Terms, name: str, event: Event, epsilon: float, delta: float, payments: Iterable[Payment]
-) -> None:
-    """Let a ledger say whether one more payment fits.
+def charge(ledger: Ledger, fit: Fit) -> None:
+    """Let a ledger pay for a fit: by its own epsilon and delta under basic composition, else by its events.
 
     Raises:
-        BudgetExceeded, NotPriceable, ValueError: it does not.
+        BudgetExceeded, NotPriceable, ValueError: it refuses.
     """
-    ledger = ledger_of(terms, payments)
-    if terms.composition == "basic":
-        ledger.spend(name, event, epsilon, delta)
+    if ledger.composition == "basic":
+        ledger.spend(fit.name, fit.event, fit.epsilon, fit.delta)
     else:
-        ledger.charge(name, event)
+        ledger.charge(fit.name, fit.event)
 
 
 def check_unit(known: str | None, unit: str | None) -> None:

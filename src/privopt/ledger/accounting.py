@@ -31,6 +31,7 @@ the order (concurrent composition: Vadhan, Zhang 2023), events may not. Otherwis
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import dp_accounting
@@ -40,15 +41,10 @@ from dp_accounting.rdp import rdp_privacy_accountant
 from numpy.typing import NDArray
 
 from privopt.errors import NotPriceable
-from privopt.ledger import composition
-from privopt.ledger.composition import (
-    Alternative,
-    alternatives,
-    rounded_delta,
-    rounded_epsilon,
-    sampled_multiplier,
-)
+from privopt.ledger.composition import Alternative, alternatives, rounded_delta, rounded_epsilon
 from privopt.ledger.curves import (
+    check_delta,
+    check_epsilon,
     gaussian_delta,
     gaussian_epsilon,
     mixture_add_or_remove,
@@ -58,26 +54,8 @@ from privopt.ledger.curves import (
     zcdp_epsilon,
     zcdp_rho_budget,
 )
-from privopt.ledger.events import (
-    BoundedRangeEvent,
-    Event,
-    LaplaceEvent,
-    MixtureEvent,
-    PureEvent,
-    SampledEvent,
-    SelectionsEvent,
-    ShiftedGaussianEvent,
-    ZCDPEvent,
-)
-from privopt.ledger.privacy_losses import (
-    UNDERFLOW,
-    ShiftedCurve,
-    direct_delta,
-    direct_epsilon,
-    shifted_events,
-    single_shifted,
-    untested,
-)
+from privopt.ledger.events import Event, Leaf, MixtureEvent, SampledEvent, additive_cost
+from privopt.ledger.privacy_losses import UNDERFLOW, ShiftedCurve, direct_delta, direct_epsilon
 from privopt.public import Relation
 
 __all__ = ["Accountant", "delta", "epsilon", "zcdp_epsilon", "zcdp_rho", "zcdp_rho_budget"]
@@ -119,8 +97,7 @@ def epsilon(
     Raises:
         NotPriceable: no accountant can price the tree under this relation, or bad events or rounding use up delta.
     """
-    if not 0 <= delta < 1:
-        raise ValueError(f"delta must be at least 0 and below 1, got {delta!r}.")
+    check_delta(delta)
     if near is not None and not near > 0:
         raise ValueError(f"near must be positive, got {near!r}: it is about the epsilon to expect.")
     near = None if near is None or math.isinf(near) else float(near)
@@ -142,15 +119,14 @@ def delta(
     Raises:
         NotPriceable: no accountant can price the tree under this relation.
     """
-    if not epsilon >= 0:
-        raise ValueError(f"epsilon must be at least 0, got {epsilon!r}.")
+    check_epsilon(epsilon)
     relation = Relation.parse(relation)
     return max(_delta(way, float(epsilon), relation, accountant) for way in alternatives(event))
 
 
 def zcdp_rho(event: Event) -> float | None:
     """The zCDP cost of a tree, None if a leaf has none (sampled and shifted events). Bad events are left out."""
-    return composition.additive_cost(event, composition.leaf_rho)
+    return additive_cost(event, lambda leaf: leaf.zcdp)
 
 
 def is_closed_form(event: Event, delta: float) -> bool:
@@ -159,7 +135,7 @@ def is_closed_form(event: Event, delta: float) -> bool:
         not way.leaves
         or way.is_concentrated
         or (delta == 0 and way.pure_epsilon is not None)
-        or single_shifted(way) is not None
+        or way.single_shifted is not None
         for way in alternatives(event)
     )
 
@@ -173,7 +149,7 @@ def _epsilon(
     if spent := used_up(way, delta):
         raise NotPriceable(spent)
     if way.rounding > 0:
-        ideal = way.without_rounding()
+        ideal = replace(way, rounding=0.0)
         return rounded_epsilon(
             lambda left: math.inf if used_up(ideal, left) else _epsilon(ideal, left, relation, near, name),
             way.rounding,
@@ -182,7 +158,7 @@ def _epsilon(
     if way.mu_squared == 0 and not way.leaves:
         return 0.0
     available = max(0.0, delta - way.delta)
-    tested = untested(way)
+    tested = way.untested()
     if tested is not None:
         rest, shift = tested
         nearby = None if near is None or near <= shift else near - shift
@@ -208,7 +184,7 @@ def _epsilon(
 @functools.lru_cache(maxsize=4096)
 def _delta(way: Alternative, epsilon: float, relation: Relation, name: Accountant) -> float:
     if way.rounding > 0:
-        ideal = way.without_rounding()
+        ideal = replace(way, rounding=0.0)
         return rounded_delta(lambda at: _delta(ideal, at, relation, name), way.rounding, epsilon)
     if math.isinf(epsilon):
         return way.delta
@@ -216,7 +192,7 @@ def _delta(way: Alternative, epsilon: float, relation: Relation, name: Accountan
         return 1.0
     if way.mu_squared == 0 and not way.leaves:
         return way.delta
-    tested = untested(way)
+    tested = way.untested()
     if tested is not None:
         rest, shift = tested
         above = math.exp(shift) * _delta(rest, epsilon - shift, relation, name) if epsilon >= shift else 1.0
@@ -251,8 +227,8 @@ def _least(
     if name != "best":
         asked = {name: bounds[name]}
     else:
-        closed = not way.leaves or way.is_concentrated or single_shifted(way) is not None
-        numerical = () if closed else ("pld",) if shifted_events(way) is None else ("direct",)
+        closed = not way.leaves or way.is_concentrated or way.single_shifted is not None
+        numerical = () if closed else ("pld",) if way.shifted is None else ("direct",)
         asked = {key: bounds[key] for key in ("exact", "pure", "zcdp", *numerical)}
     answers = [answer for bound in asked.values() if (answer := bound()) is not None]
     if not answers and name == "best":  # Renyi is never below PLD, and slower
@@ -270,15 +246,13 @@ def _exact(
     """The reading of a curve where the tree is Gaussian releases only, or a single objective perturbation."""
     if not way.leaves:
         return gaussian(math.sqrt(way.mu_squared))
-    event = single_shifted(way)
-    return None if event is None else shifted(ShiftedCurve.of(event))
+    return None if way.single_shifted is None else shifted(way.single_shifted)
 
 
 def _direct(
-    way: Alternative, at: float, read: Callable[[tuple[ShiftedGaussianEvent, ...], float, float], float]
+    way: Alternative, at: float, read: Callable[[tuple[ShiftedCurve, ...], float, float], float]
 ) -> float | None:
-    events = shifted_events(way)
-    return None if events is None else read(events, math.sqrt(way.mu_squared), at)
+    return None if way.shifted is None else read(way.shifted, math.sqrt(way.mu_squared), at)
 
 
 def _grid(near: float) -> float:
@@ -311,18 +285,11 @@ def _pld_delta(way: Alternative, epsilon: float, relation: Relation, *, needed: 
 
 def _pld_can_price(way: Alternative, relation: Relation, *, needed: bool) -> bool:
     crowded = len(way.leaves) > MOST_PLD_LEAVES and not needed and way.rho is not None
-    if crowded or way.concentrated[1] > LARGEST_PLD_RHO:
+    leaves, rho = way.concentrated
+    if crowded or rho > LARGEST_PLD_RHO:
         return False
-    return all(_has_pld(leaf, relation) for leaf, _ in way.leaves)
-
-
-def _has_pld(leaf: Event, relation: Relation) -> bool:
-    if isinstance(leaf, SampledEvent):
-        return leaf.sampling.kind == "poisson" and sampled_multiplier(leaf, relation) is not None
-    if isinstance(leaf, MixtureEvent):
-        return relation is Relation.ADD_OR_REMOVE_ONE
-    known = LaplaceEvent | PureEvent | BoundedRangeEvent | ZCDPEvent | SelectionsEvent | ShiftedGaussianEvent
-    return isinstance(leaf, known)
+    laws = [leaf.law(relation) for leaf in leaves]
+    return all(law is not None and law[0] in _LOSSES for law in laws)
 
 
 @functools.lru_cache(maxsize=32)
@@ -347,50 +314,52 @@ def _pld(way: Alternative, relation: Relation, interval: float) -> _Pld:
     return total
 
 
-def _leaf_pld(leaf: Event, count: int, relation: Relation, interval: float) -> _Pld:
-    if isinstance(leaf, SampledEvent):
-        multiplier = sampled_multiplier(leaf, relation)
-        assert multiplier is not None  # _pld_can_price asked
-        # Replace-one: the library's multiplier is sigma / C, ours is sigma / (2 C).
-        single = privacy_loss_distribution.from_gaussian_mechanism(
-            relation.factor * multiplier,
-            value_discretization_interval=interval,
-            sampling_prob=leaf.sampling.rate,
-            neighboring_relation=_REPLACE if relation is Relation.REPLACE_ONE else _ADD_OR_REMOVE,
-        )
-    elif isinstance(leaf, LaplaceEvent):
-        single = privacy_loss_distribution.from_laplace_mechanism(
-            leaf.noise_multiplier, value_discretization_interval=interval
-        )
-    elif isinstance(leaf, ShiftedGaussianEvent):
-        profile = shifted_gaussian_profile(leaf.mu, leaf.shift, interval, two_signed=leaf.two_signed)
-        single = _connected(profile, interval)
-    elif isinstance(leaf, MixtureEvent):
-        single = _mixture_pld(leaf, interval)
-    else:
-        pure = composition.leaf_pure_epsilon(leaf)
-        assert pure is not None
-        points, deltas = pure_profile(pure, interval)
-        single = privacy_loss_distribution.PrivacyLossDistribution(
-            pld_pmf.create_pmf_pessimistic_connect_dots(interval, points, deltas)
-        )
+def _leaf_pld(leaf: Leaf, count: int, relation: Relation, interval: float) -> _Pld:
+    law = leaf.law(relation)
+    assert law is not None  # _pld_can_price asked
+    single = _LOSSES[law[0]](interval, *law[1:])
     return single.self_compose(count, TAIL_MASS) if count > 1 else single
 
 
-def _mixture_pld(leaf: MixtureEvent, interval: float) -> _Pld:
-    means = [1.0, 1.0 + leaf.sampled_ratio]
-    if means[0] == means[1] or leaf.rate == 1:  # a single Gaussian, which the library does faster
+def _poisson_pld(interval: float, multiplier: float, rate: float, relation: Relation) -> _Pld:
+    # Replace-one: the library's multiplier is sigma / C, ours is sigma / (2 C).
+    return privacy_loss_distribution.from_gaussian_mechanism(
+        relation.factor * multiplier,
+        value_discretization_interval=interval,
+        sampling_prob=rate,
+        neighboring_relation=_REPLACE if relation is Relation.REPLACE_ONE else _ADD_OR_REMOVE,
+    )
+
+
+def _mixture_pld(interval: float, multiplier: float, rate: float, sampled_ratio: float) -> _Pld:
+    means = [1.0, 1.0 + sampled_ratio]
+    if means[0] == means[1] or rate == 1:  # a single Gaussian, which the library does faster
         return privacy_loss_distribution.from_gaussian_mechanism(
-            leaf.noise_multiplier / means[1],
+            multiplier / means[1],
             value_discretization_interval=interval,
             neighboring_relation=_ADD_OR_REMOVE,
         )
     return privacy_loss_distribution.from_mixture_gaussian_mechanism(
-        leaf.noise_multiplier,
-        means,
-        [1 - leaf.rate, leaf.rate],
-        value_discretization_interval=interval,
+        multiplier, means, [1 - rate, rate], value_discretization_interval=interval
     )
+
+
+def _pure_pld(interval: float, epsilon: float) -> _Pld:
+    points, deltas = pure_profile(epsilon, interval)
+    return privacy_loss_distribution.PrivacyLossDistribution(
+        pld_pmf.create_pmf_pessimistic_connect_dots(interval, points, deltas)
+    )
+
+
+_LOSSES: dict[str, Callable[..., _Pld]] = {
+    "laplace": lambda interval, multiplier: privacy_loss_distribution.from_laplace_mechanism(
+        multiplier, value_discretization_interval=interval
+    ),
+    "poisson": _poisson_pld,
+    "mixture": _mixture_pld,
+    "shifted": lambda interval, curve: _connected(shifted_gaussian_profile(curve, interval), interval),
+    "pure": _pure_pld,
+}
 
 
 def _connected(deltas: NDArray[np.float64], interval: float) -> _Pld:
@@ -428,32 +397,35 @@ def _renyi_curve(way: Alternative, relation: Relation) -> tuple[Any, Any] | None
     return orders, total
 
 
-def _leaf_renyi(leaf: Event, relation: Relation, orders: NDArray[np.float64]) -> NDArray[np.float64] | None:
-    if isinstance(leaf, ShiftedGaussianEvent):
-        return ShiftedCurve.of(leaf).renyi(orders)
-    if isinstance(leaf, MixtureEvent):
-        allowed = relation is Relation.ADD_OR_REMOVE_ONE
-        return mixture_add_or_remove(leaf, tuple(orders.tolist())) if allowed else None
-    if isinstance(leaf, LaplaceEvent):
-        return _library_renyi(dp_accounting.LaplaceDpEvent(leaf.noise_multiplier), orders, _ADD_OR_REMOVE)
-    if not isinstance(leaf, SampledEvent):
-        rho = composition.leaf_rho(leaf)
-        return None if rho is None else rho * orders
-    multiplier = sampled_multiplier(leaf, relation)
-    if multiplier is None:
-        return None
+def _leaf_renyi(leaf: Leaf, relation: Relation, orders: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    law = leaf.law(relation)
+    if law is not None and law[0] in _RENYI:
+        return _RENYI[law[0]](orders, *law[1:])
+    return None if leaf.zcdp is None else leaf.zcdp * orders
+
+
+def _poisson_renyi(
+    orders: NDArray[np.float64], multiplier: float, rate: float, relation: Relation
+) -> NDArray[np.float64]:
+    if relation is Relation.REPLACE_ONE:
+        return poisson_replace_one(rate, relation.factor * multiplier, tuple(orders.tolist()))
+    sampled = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(multiplier))
+    return _library_renyi(sampled, orders, _ADD_OR_REMOVE)
+
+
+def _fixed_size_renyi(orders: NDArray[np.float64], multiplier: float, sampling: Any) -> NDArray[np.float64]:
     gaussian = dp_accounting.GaussianDpEvent(multiplier)
-    poisson, replace_one = leaf.sampling.kind == "poisson", relation is Relation.REPLACE_ONE
-    if poisson and replace_one:
-        return poisson_replace_one(leaf.sampling.rate, relation.factor * multiplier, tuple(orders.tolist()))
-    if poisson:
-        sampled = dp_accounting.PoissonSampledDpEvent(leaf.sampling.rate, gaussian)
-        return _library_renyi(sampled, orders, _ADD_OR_REMOVE)
-    if replace_one:
-        sampling: Any = leaf.sampling
-        sampled = dp_accounting.SampledWithoutReplacementDpEvent(sampling.n, sampling.batch, gaussian)
-        return _library_renyi(sampled, orders, _REPLACE)
-    return None
+    sampled = dp_accounting.SampledWithoutReplacementDpEvent(sampling.n, sampling.batch, gaussian)
+    return _library_renyi(sampled, orders, _REPLACE)
+
+
+_RENYI: dict[str, Callable[..., NDArray[np.float64]]] = {
+    "laplace": lambda orders, z: _library_renyi(dp_accounting.LaplaceDpEvent(z), orders, _ADD_OR_REMOVE),
+    "poisson": _poisson_renyi,
+    "fixed-size": _fixed_size_renyi,
+    "mixture": lambda orders, z, rate, ratio: mixture_add_or_remove(z, rate, ratio, tuple(orders.tolist())),
+    "shifted": lambda orders, curve: curve.renyi(orders),
+}
 
 
 def _library_renyi(event: Any, orders: NDArray[np.float64], relation: Any) -> NDArray[np.float64]:
@@ -517,19 +489,15 @@ def no_price(way: Alternative, relation: str, name: str) -> str:
 SMALLEST_MASS = 1e-15
 
 
-def shifted_gaussian_profile(
-    mu: float, shift: float, interval: float, *, two_signed: bool = False
-) -> NDArray[np.float64]:
+def shifted_gaussian_profile(curve: ShiftedCurve, interval: float) -> NDArray[np.float64]:
     """The convex curve of an objective perturbation, see `privopt.ledger.privacy_losses`.
 
     Args:
-        mu: sensitivity over standard deviation.
-        shift: at least 0.
+        curve: at every epsilon.
         interval: distance of the grid points, the middle one being 0.
-        two_signed: whether the derivative of the loss may have either sign.
     """
-    half_width = math.ceil((shift + mu * (mu / 2 + 8.5)) / interval)
-    return _tidy(ShiftedCurve(mu, shift, two_signed).deltas(_even_grid(half_width, interval)))
+    half_width = math.ceil((curve.shift + curve.mu * (curve.mu / 2 + 8.5)) / interval)
+    return _tidy(curve.deltas(_even_grid(half_width, interval)))
 
 
 def zcdp_profile(rho: float, interval: float) -> NDArray[np.float64]:

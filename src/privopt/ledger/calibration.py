@@ -7,10 +7,9 @@ from collections.abc import Callable
 from privopt.errors import BudgetExceeded, NotPriceable
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
-from privopt.ledger.composition import additive_cost, leaf_delta, leaf_rho, leaf_rounding, rounding_delta
-from privopt.ledger.events import Event, MixtureEvent, SampledEvent, ShiftedGaussianEvent, TestedSampleEvent
+from privopt.ledger.composition import rounding_delta
+from privopt.ledger.events import Event, additive_cost
 from privopt.ledger.filters import Composition, filter_cap, filter_cost
-from privopt.ledger.privacy_losses import inflated_rate
 from privopt.public import Relation
 
 MARGIN = 1e-8  # left unspent, so that sums of floats in the ledger never refuse the last release
@@ -90,8 +89,8 @@ def _first_guess(make_event: Callable[[float], Event], budget: Budget, compositi
     """
     filtered = composition in ("gaussian", "zcdp")
     sample = make_event(1.0)
-    set_aside = (additive_cost(sample, leaf_delta) or 0.0) + rounding_delta(
-        additive_cost(sample, leaf_rounding) or 0.0, budget.epsilon
+    set_aside = (additive_cost(sample, lambda leaf: leaf.bad_event or 0.0) or 0.0) + rounding_delta(
+        additive_cost(sample, lambda leaf: leaf.rounding or 0.0) or 0.0, budget.epsilon
     )
     available = max(budget.delta - set_aside, min(budget.delta, 1e-12))
     cap = filter_cap(
@@ -99,7 +98,7 @@ def _first_guess(make_event: Callable[[float], Event], budget: Budget, compositi
     )
 
     def rho(log_scale: float) -> float:
-        return additive_cost(make_event(math.exp(log_scale)), _approximate_rho) or 0.0
+        return additive_cost(make_event(math.exp(log_scale)), lambda leaf: leaf.approximate_rho or 0.0) or 0.0
 
     # Parts without the scale, such as a sparse vector, may cost more in zCDP than the cap and yet fit the budget.
     fixed = rho(LARGEST_LOG_SCALE)
@@ -117,22 +116,6 @@ def _first_guess(make_event: Callable[[float], Event], budget: Budget, compositi
         middle = (low + high) / 2
         low, high = (middle, high) if excess(middle) > 0 else (low, middle)
     return math.exp(high) * (1 + 1.5 * MARGIN)
-
-
-def _approximate_rho(leaf: Event) -> float:
-    if isinstance(leaf, SampledEvent):
-        inside = additive_cost(leaf.event, _approximate_rho) or 0.0
-        return leaf.sampling.rate**2 * math.expm1(min(2 * inside, 600.0)) / 2
-    if isinstance(leaf, ShiftedGaussianEvent):
-        return leaf.mu**2 / 2
-    if isinstance(leaf, TestedSampleEvent):
-        rate = inflated_rate(leaf.rate, leaf.epsilon_queries)
-        return leaf.tests * rate**2 * math.expm1(min(1 / leaf.noise_multiplier**2, 600.0)) / 2
-    if isinstance(leaf, MixtureEvent):
-        inverse, jump = 1 / leaf.noise_multiplier**2, leaf.sampled_ratio
-        sampled = leaf.rate**2 * math.expm1(min(jump**2 * inverse, 600.0)) / 2
-        return inverse / 2 + leaf.rate * jump * inverse + sampled
-    return leaf_rho(leaf) or 0.0
 
 
 def _bracket(log_excess: Callable[[float], float], start: float, *, first_step: float) -> tuple[float, float]:

@@ -9,29 +9,23 @@ dominates every one of them.
 import functools
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from privopt.ledger.event import Event, Leaf
 from privopt.ledger.events import (
-    BoundedRangeEvent,
-    DeltaEvent,
-    Event,
     GaussianEvent,
-    LaplaceEvent,
-    NoEvent,
     NonPrivateEvent,
-    PureEvent,
-    RoundingEvent,
+    Poisson,
     SampledEvent,
-    SelectionsEvent,
-    ZCDPEvent,
+    TestedSampleEvent,
     leaf_counts,
 )
-from privopt.public import Relation
+from privopt.ledger.privacy_losses import ShiftedCurve, inflated_rate
 
 MOST_ALTERNATIVES = 64
-_FREE = (DeltaEvent, RoundingEvent, NoEvent)  # priced by delta alone, if at all
-MANY_SELECTIONS = 8  # from here on selections are cheaper as zCDP than as pure events inside a PLD
+MOST_SHIFTED = 4  # objective perturbations that are summed directly
 
 
 @dataclass(frozen=True)
@@ -47,7 +41,7 @@ class Alternative:
     """
 
     mu_squared: float
-    leaves: frozenset[tuple[Event, int]]
+    leaves: frozenset[tuple[Leaf, int]]
     delta: float
     private: bool
     rounding: float = 0.0
@@ -55,7 +49,7 @@ class Alternative:
     @property
     def rho(self) -> float | None:
         """The zCDP cost, None where a leaf has none."""
-        rhos = [(count, leaf_rho(leaf)) for leaf, count in self.leaves]
+        rhos = [(count, leaf.zcdp) for leaf, count in self.leaves]
         if any(rho is None for _, rho in rhos):
             return None
         return math.fsum([self.mu_squared / 2, *(count * rho for count, rho in rhos if rho is not None)])
@@ -63,20 +57,20 @@ class Alternative:
     @property
     def pure_epsilon(self) -> float | None:
         """The sum of pure epsilons, None where a release has none."""
-        epsilons = [(count, leaf_pure_epsilon(leaf)) for leaf, count in self.leaves]
+        epsilons = [(count, leaf.pure) for leaf, count in self.leaves]
         if self.mu_squared > 0 or any(pure is None for _, pure in epsilons):
             return None
         return math.fsum(count * pure for count, pure in epsilons if pure is not None)
 
     @property
-    def concentrated(self) -> tuple[dict[Event, int], float]:
+    def concentrated(self) -> tuple[dict[Leaf, int], float]:
         """The leaves that a privacy-loss distribution takes one by one, and the rho of all others together."""
-        selections = sum(count for leaf, count in self.leaves if isinstance(leaf, BoundedRangeEvent))
-        sums = (ZCDPEvent, SelectionsEvent)
-        kinds = (*sums, BoundedRangeEvent) if selections >= MANY_SELECTIONS else sums
-        grouped = [(leaf, count) for leaf, count in self.leaves if isinstance(leaf, kinds)]
-        rest = {leaf: count for leaf, count in self.counted.items() if not isinstance(leaf, kinds)}
-        return rest, math.fsum(count * (leaf_rho(leaf) or 0.0) for leaf, count in grouped)
+        of_kind: Counter[type[Leaf]] = Counter()
+        for leaf, count in self.leaves:
+            of_kind[type(leaf)] += count
+        merged = {leaf for leaf, _ in self.leaves if of_kind[type(leaf)] >= leaf.merged_from}
+        rest = {leaf: count for leaf, count in self.counted.items() if leaf not in merged}
+        return rest, math.fsum(count * (leaf.zcdp or 0.0) for leaf, count in self.leaves if leaf in merged)
 
     @property
     def is_concentrated(self) -> bool:
@@ -84,9 +78,42 @@ class Alternative:
         return self.mu_squared == 0 and not self.concentrated[0]
 
     @property
-    def counted(self) -> dict[Event, int]:
+    def counted(self) -> dict[Leaf, int]:
         """The leaves as a dictionary, in an order that is the same in every process."""
         return dict(sorted(self.leaves, key=repr))
+
+    @property
+    def shifted(self) -> tuple[ShiftedCurve, ...] | None:
+        """The objective perturbations, None if there are none, too many, or other leaves as well."""
+        found: list[ShiftedCurve] = []
+        for leaf, count in self.counted.items():
+            if leaf.shifted is None or count > MOST_SHIFTED:
+                return None
+            found += [leaf.shifted] * count
+        return tuple(found) if 0 < len(found) <= MOST_SHIFTED else None
+
+    @property
+    def single_shifted(self) -> ShiftedCurve | None:
+        """The one objective perturbation, where there is nothing else."""
+        curves = self.shifted or ()
+        return curves[0] if len(curves) == 1 and self.mu_squared == 0 else None
+
+    def untested(self) -> "tuple[Alternative, float] | None":
+        """The same with sampled Gaussians of the inflated rate in place of tested samples, and e1; None without any."""
+        tested = {leaf: count for leaf, count in self.counted.items() if isinstance(leaf, TestedSampleEvent)}
+        if not tested:
+            return None
+        others = {leaf: count for leaf, count in self.counted.items() if leaf not in tested}
+        shift, mu_squared = 0.0, self.mu_squared
+        for leaf, count in tested.items():
+            shift += count * (leaf.epsilon_threshold + leaf.epsilon_queries)
+            rate, releases = inflated_rate(leaf.rate, leaf.epsilon_queries), count * leaf.tests
+            if rate >= 1.0:
+                mu_squared += releases / leaf.noise_multiplier**2
+            else:
+                sampled = SampledEvent(Poisson(rate), GaussianEvent(leaf.noise_multiplier))
+                others[sampled] = others.get(sampled, 0) + releases
+        return Alternative(mu_squared, frozenset(others.items()), 0.0, self.private), shift
 
     def plus(self, other: "Alternative") -> "Alternative":
         """Both, one after the other."""
@@ -110,10 +137,6 @@ class Alternative:
             private=self.private,
             rounding=count * self.rounding,
         )
-
-    def without_rounding(self) -> "Alternative":
-        """The ideal run."""
-        return replace(self, rounding=0.0)
 
     def join(self, other: "Alternative") -> "Alternative":
         """The least alternative that dominates both."""
@@ -145,129 +168,37 @@ def alternatives(event: Event) -> tuple[Alternative, ...]:
         branches = _undominated(way for branch in dict.fromkeys(node.events) for way in alternatives(branch))
         choices = math.comb(count + len(branches) - 1, count)
         if len(ways) * choices > MOST_ALTERNATIVES:
-            branches = [_joined(branches)]
+            branches = [functools.reduce(Alternative.join, branches)]
         if len(branches) == 1:
             passes = [branches[0].times(count)]
         else:
-            passes = [_summed(chosen) for chosen in itertools.combinations_with_replacement(branches, count)]
+            passes = [
+                functools.reduce(Alternative.plus, chosen)
+                for chosen in itertools.combinations_with_replacement(branches, count)
+            ]
         ways = _undominated(way.plus(extra) for way in ways for extra in passes)
     return tuple(ways)
 
 
-def additive_cost(event: Event, price: Callable[[Event], float | None]) -> float | None:
-    """The cost of a tree in a currency that adds up: sums over sequences, the dearest branch of parallel nodes.
-
-    Args:
-        event: any tree.
-        price: cost of a leaf, None where the currency cannot price it.
-    """
-    leaves, parallels = leaf_counts(event)
-    terms: list[float] = []
-    for leaf, count in leaves.items():
-        cost = price(leaf)
-        if cost is None:
-            return None
-        terms.append(count * cost)
-    for node, count in parallels:
-        branches = [additive_cost(branch, price) for branch in dict.fromkeys(node.events)]
-        known = [cost for cost in branches if cost is not None]
-        if len(known) < len(branches):
-            return None
-        terms.append(count * max(known))
-    return math.fsum(terms)
-
-
-def leaf_rho(leaf: Event) -> float | None:
-    """The zCDP cost of a leaf, None where there is none.
-
-    Source:
-        Bun, Steinke 2016: Gaussian 1 / (2 z^2), pure epsilon^2 / 2. Cesar, Rogers 2021: bounded range epsilon^2 / 8.
-    """
-    if isinstance(leaf, GaussianEvent):
-        return 1 / (2 * leaf.noise_multiplier**2)
-    if isinstance(leaf, BoundedRangeEvent):
-        return leaf.epsilon**2 / 8
-    if isinstance(leaf, ZCDPEvent | SelectionsEvent):
-        return leaf.rho
-    if isinstance(leaf, _FREE):
-        return 0.0
-    if isinstance(leaf, NonPrivateEvent):
-        return math.inf
-    pure = leaf_pure_epsilon(leaf)
-    return None if pure is None else pure**2 / 2
-
-
-def leaf_pure_epsilon(leaf: Event) -> float | None:
-    """The pure epsilon of a leaf, None where there is none."""
-    if isinstance(leaf, PureEvent | BoundedRangeEvent | SelectionsEvent):
-        return leaf.epsilon
-    if isinstance(leaf, LaplaceEvent):
-        return 1 / leaf.noise_multiplier
-    if isinstance(leaf, _FREE):
-        return 0.0
-    return math.inf if isinstance(leaf, NonPrivateEvent) else None
-
-
-def leaf_gaussian_rho(leaf: Event) -> float | None:
-    """mu^2 / 2 of a Gaussian leaf, None for any other mechanism."""
-    if isinstance(leaf, (GaussianEvent, NonPrivateEvent, *_FREE)):
-        return leaf_rho(leaf)
-    return None
-
-
-def leaf_delta(leaf: Event) -> float:
-    """The bad-event probability of a leaf."""
-    return leaf.delta if isinstance(leaf, DeltaEvent) else 0.0
-
-
-def leaf_rounding(leaf: Event) -> float:
-    """The total variation distance of a leaf to what is priced."""
-    return leaf.total_variation if isinstance(leaf, RoundingEvent) else 0.0
-
-
-def sampled_multiplier(leaf: SampledEvent, relation: Relation) -> float | None:
-    """The noise multiplier of the Gaussian on a sample, None if something else is inside.
-
-    Several Gaussians on one Poisson sample are one of multiplier (sum 1 / z^2)^(-1/2) under add-or-remove-one, where
-    the divergence of the mixture is a function of the divergence of its parts; under replace-one both sides are
-    mixtures and only a single Gaussian has a proof.
-    """
-    inner, parallels = leaf_counts(leaf.event)
-    gaussians = [(event, count) for event, count in inner.items() if isinstance(event, GaussianEvent)]
-    if parallels or not gaussians or len(gaussians) < len(inner):
-        return None
-    if relation is Relation.REPLACE_ONE and sum(count for _, count in gaussians) > 1:
-        return None
-    if len(gaussians) == 1 and gaussians[0][1] == 1:
-        return gaussians[0][0].noise_multiplier
-    return 1 / math.sqrt(math.fsum(count / event.noise_multiplier**2 for event, count in gaussians))
-
-
-def _alternative(counts: Mapping[Event, int]) -> Alternative:
-    flat: dict[Event, int] = {}
+def _alternative(counts: Mapping[Leaf, int]) -> Alternative:
+    flat: Counter[Leaf] = Counter()
     for leaf, count in counts.items():
+        inner: dict[Leaf, int] = {leaf: 1}
         if isinstance(leaf, SampledEvent) and leaf.sampling.rate >= 1:  # everybody takes part
-            inner, parallels = leaf_counts(leaf.event)
-            if parallels:
-                flat[leaf] = flat.get(leaf, 0) + count
-            for inside, times in inner.items() if not parallels else ():
-                flat[inside] = flat.get(inside, 0) + count * times
-        else:
-            flat[leaf] = flat.get(leaf, 0) + count
+            found, parallels = leaf_counts(leaf.event)
+            inner = inner if parallels else found
+        for inside, times in inner.items():
+            flat[inside] += count * times
     return Alternative(
         mu_squared=math.fsum(
-            count / leaf.noise_multiplier**2
+            count / leaf.variance
             for leaf, count in flat.items()
-            if isinstance(leaf, GaussianEvent)
+            if leaf.variance is not None and not _is_bare(leaf)
         ),
-        leaves=frozenset(
-            (leaf, count)
-            for leaf, count in flat.items()
-            if not isinstance(leaf, (GaussianEvent, NonPrivateEvent, *_FREE))
-        ),
-        delta=math.fsum(count * leaf_delta(leaf) for leaf, count in flat.items()),
+        leaves=frozenset((leaf, count) for leaf, count in flat.items() if leaf.variance is None),
+        delta=math.fsum(count * (leaf.bad_event or 0.0) for leaf, count in flat.items()),
         private=not any(_is_bare(leaf) for leaf in flat),
-        rounding=math.fsum(count * leaf_rounding(leaf) for leaf, count in flat.items()),
+        rounding=math.fsum(count * (leaf.rounding or 0.0) for leaf, count in flat.items()),
     )
 
 
@@ -285,20 +216,6 @@ def _undominated(ways: Iterable[Alternative]) -> list[Alternative]:
         if not any(other.dominates(way) for other in kept):
             kept = [other for other in kept if not way.dominates(other)] + [way]
     return kept
-
-
-def _joined(ways: list[Alternative]) -> Alternative:
-    joined = ways[0]
-    for way in ways[1:]:
-        joined = joined.join(way)
-    return joined
-
-
-def _summed(ways: Iterable[Alternative]) -> Alternative:
-    total = Alternative(0.0, frozenset(), 0.0, True)
-    for way in ways:
-        total = total.plus(way)
-    return total
 
 
 # ---- The price of one of several releases, when which one it is depends on earlier releases ----------------

@@ -12,7 +12,7 @@ Source:
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,8 @@ from scipy.optimize import brentq
 from scipy.special import erfcx, log_ndtr
 
 from privopt.ledger.amounts import Budget
-from privopt.ledger.events import MixtureEvent
 
-_brentq = cast(Any, brentq)  # its type information is incomplete
+_brentq: Any = brentq  # its type information is incomplete
 _HALVINGS = 60
 _TIGHT = 8.9e-16  # brentq's smallest allowed relative tolerance is 4 machine epsilons
 
@@ -60,14 +59,14 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         delta: at least 0 and below 1; 0 gives infinity unless mu is 0.
     """
     _check_mu(mu)
-    _check_delta(delta)
+    check_delta(delta)
     if mu == 0 or (delta > 0 and gaussian_delta(mu, 0.0) <= delta):
         return 0.0
     if delta == 0 or math.isinf(mu):
         return math.inf
     # delta(epsilon) <= Q(epsilon / mu - mu / 2) <= delta at this epsilon.
     high = mu * (mu / 2 + math.sqrt(-2 * math.log(delta)))
-    epsilon = _root(lambda e: _log_delta(mu, e) - math.log(delta), 0.0, high)
+    epsilon = root(lambda e: _log_delta(mu, e) - math.log(delta), 0.0, high)
     while _log_delta(mu, epsilon) > math.log(delta):
         epsilon = max(math.nextafter(epsilon, math.inf), epsilon * (1 + _TIGHT))
     return epsilon
@@ -76,7 +75,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 def gaussian_epsilons(mus: NDArray[np.float64], delta: float) -> NDArray[np.float64]:
     """`gaussian_epsilon` of many mus at one delta, within the last few digits and nowhere too small."""
     _check_mu(float(np.min(mus, initial=0.0)))
-    _check_delta(delta)
+    check_delta(delta)
     found = np.where(np.isposinf(mus) | (delta == 0), np.inf, 0.0)
     found[mus == 0] = 0.0
     if delta == 0:
@@ -100,9 +99,8 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
         epsilon: at least 0; infinity gives infinity.
         delta: at least 0 and below 1; 0 gives 0.
     """
-    if not epsilon >= 0:
-        raise ValueError(f"epsilon must be at least 0, got {epsilon!r}.")
-    _check_delta(delta)
+    check_epsilon(epsilon)
+    check_delta(delta)
     if math.isinf(epsilon):
         return math.inf
     if delta == 0:
@@ -117,7 +115,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
         low /= 2
     while excess(math.log(high)) <= 0:
         high *= 2
-    mu = math.exp(_root(excess, math.log(low), math.log(high)))
+    mu = math.exp(root(excess, math.log(low), math.log(high)))
     while _log_delta(mu, epsilon) > log_delta:
         mu *= 1 - _TIGHT
     return mu
@@ -164,8 +162,23 @@ def _log_deltas(mu: float | NDArray[np.float64], epsilons: NDArray[np.float64]) 
     return np.where(np.isposinf(epsilons), -np.inf, np.minimum(logs, 0.0))
 
 
-def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    return float(_brentq(function, low, high, xtol=1e-300, rtol=_TIGHT, maxiter=500))
+def root(
+    function: Callable[[float], float], low: float, high: float, *, xtol: float = 1e-300, rtol: float = _TIGHT
+) -> float:
+    """Where a function between two signs is 0, by Brent's method to an absolute and a relative tolerance."""
+    return float(_brentq(function, low, high, xtol=xtol, rtol=rtol, maxiter=500))
+
+
+def check_delta(delta: float) -> None:
+    """Refuse what is no delta."""
+    if not 0 <= delta < 1:
+        raise ValueError(f"delta must be at least 0 and below 1, got {delta!r}.")
+
+
+def check_epsilon(epsilon: float) -> None:
+    """Refuse what is no epsilon of a curve."""
+    if not epsilon >= 0:
+        raise ValueError(f"epsilon must be at least 0, got {epsilon!r}.")
 
 
 def _check_mu(mu: float) -> None:
@@ -173,11 +186,6 @@ def _check_mu(mu: float) -> None:
         raise ValueError(
             f"mu must be at least 0, got {mu!r}: it is the sensitivity over the standard deviation."
         )
-
-
-def _check_delta(delta: float) -> None:
-    if not 0 <= delta < 1:
-        raise ValueError(f"delta must be at least 0 and below 1, got {delta!r}.")
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -197,7 +205,7 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
         delta: at least 0 and below 1; 0 gives infinity unless rho is 0.
     """
     _check_rho(rho)
-    _check_delta(delta)
+    check_delta(delta)
     if rho == 0:
         return 0.0
     if delta == 0 or math.isinf(rho):
@@ -217,8 +225,7 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
 def zcdp_delta(rho: float, epsilon: float) -> float:
     """The smallest delta that rho-zCDP is known to guarantee at `epsilon` >= 0."""
     _check_rho(rho)
-    if not epsilon >= 0:
-        raise ValueError(f"epsilon must be at least 0, got {epsilon!r}.")
+    check_epsilon(epsilon)
     return float(zcdp_deltas(rho, np.asarray([epsilon], dtype=np.float64))[0])
 
 
@@ -252,7 +259,7 @@ def zcdp_rho_budget(epsilon: float, delta: float) -> float:
     """
     if not epsilon > 0:
         raise ValueError(f"epsilon must be positive, got {epsilon!r}.")
-    _check_delta(delta)
+    check_delta(delta)
     if math.isinf(epsilon):
         return math.inf
     if delta == 0:
@@ -262,9 +269,7 @@ def zcdp_rho_budget(epsilon: float, delta: float) -> float:
         low /= 2
     while zcdp_epsilon(high, delta) <= epsilon:
         high *= 2
-    rho = float(
-        _brentq(lambda r: zcdp_epsilon(r, delta) - epsilon, low, high, xtol=1e-300, rtol=8.9e-16, maxiter=500)
-    )
+    rho = root(lambda r: zcdp_epsilon(r, delta) - epsilon, low, high)
     while zcdp_epsilon(rho, delta) > epsilon:
         rho *= 1 - 1e-15
     return rho
@@ -276,7 +281,7 @@ def _increasing_root(function: Callable[[float], float], high: float) -> float:
         low -= 1 + abs(low)
     while function(high) < 0:
         high += 1 + abs(high)
-    return float(_brentq(function, low, high, xtol=1e-14, rtol=8.9e-16, maxiter=500))
+    return root(function, low, high, xtol=1e-14)
 
 
 def _check_rho(rho: float) -> None:
@@ -347,18 +352,21 @@ def poisson_replace_one(rate: float, stddev: float, orders: tuple[float, ...]) -
     return _divergences(Mixture(0.0, -1.0, rate), Mixture(0.0, 1.0, rate), stddev, orders)
 
 
-def mixture_add_or_remove(event: MixtureEvent, orders: tuple[float, ...]) -> NDArray[np.float64]:
+def mixture_add_or_remove(
+    stddev: float, rate: float, sampled_ratio: float, orders: tuple[float, ...]
+) -> NDArray[np.float64]:
     """Renyi bounds of one noise on a sum over everybody plus one over a Poisson sample: the larger of two directions.
 
     Args:
-        event: the release.
+        stddev: s, the noise over the sensitivity of the sum over everybody.
+        rate: q, above 0 and at most 1.
+        sampled_ratio: the sensitivity of the sampled sum over that of the sum over everybody.
         orders: each above 1.
     """
     absent = Mixture(0.0, 0.0, 0.0)
-    present = Mixture(1.0, 1.0 + event.sampled_ratio, event.rate)
+    present = Mixture(1.0, 1.0 + sampled_ratio, rate)
     return np.maximum(
-        _divergences(absent, present, event.noise_multiplier, orders),
-        _divergences(present, absent, event.noise_multiplier, orders),
+        _divergences(absent, present, stddev, orders), _divergences(present, absent, stddev, orders)
     )
 
 

@@ -3,142 +3,111 @@
 An event says what a mechanism did, in numbers that are relative to the sensitivity under the declared neighbouring
 relation; it names no data and no accountant. Leaves are combined into a tree by `Repeated`, `Sequence` (composition
 on the same units) and `Parallel` (disjoint units: the dearest branch counts). `privopt.ledger.accounting` prices a
-tree. Every event is frozen, hashable, prints as a sentence (`describe()`) and survives a round trip through JSON
-(`to_dict()`, `event_json.event_from_dict`).
+tree: it asks the leaves for what is known of them, so that a new kind is one class. Every event is frozen, hashable,
+prints as a sentence (`describe()`) and survives a round trip through JSON (`to_dict()`, `event_from_dict`).
 """
 
 import math
 import operator
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
+
+from privopt.ledger.event import (
+    KINDS,
+    Event,
+    Free,
+    Known,
+    Leaf,
+    Noise,
+    Number,
+    Spent,
+    checked_event,
+    checked_events,
+    event,
+)
+from privopt.ledger.privacy_losses import ShiftedCurve, inflated_rate
+from privopt.public import Relation
+
+# ---- The leaves --------------------------------------------------------------------------------------------
 
 
-@runtime_checkable
-class SamplingDescription(Protocol):
-    """A public description of who takes part: `kind` is "poisson" or "fixed-size", `rate` the expected fraction."""
-
-    kind: ClassVar[str]
-
-    @property
-    def rate(self) -> float:
-        """Expected fraction of the units that take part."""
-        ...
-
-
-class Event(ABC):
-    """What one release, or a tree of releases, costs."""
-
-    @abstractmethod
-    def describe(self) -> str:
-        """A phrase for reports, such as "Gaussian noise, 37.2 times the sensitivity"."""
-
-    @abstractmethod
-    def to_dict(self) -> dict[str, Any]:
-        """A dictionary of JSON values from which `event_json.event_from_dict` rebuilds the event."""
-
-
-class _Leaf(Event):
-    """An event whose fields are plain numbers."""
-
-    def to_dict(self) -> dict[str, Any]:
-        values: dict[str, Any] = {"event": type(self).__name__}
-        for field in fields(self):  # type: ignore[arg-type]  # every leaf is a dataclass
-            values[field.name] = getattr(self, field.name)
-        return values
-
-
-@dataclass(frozen=True)
-class GaussianEvent(_Leaf):
+@event("Gaussian noise, {noise_multiplier:.3g} times the sensitivity")
+class GaussianEvent(Leaf):
     """N(0, s^2 I) noise; `noise_multiplier` is s over the l2 sensitivity under the declared relation."""
 
-    noise_multiplier: float
+    noise_multiplier: Noise
 
-    def __post_init__(self) -> None:
-        check_positive(self, "noise_multiplier", "for no noise use NonPrivateEvent()")
-
-    def describe(self) -> str:
-        return f"Gaussian noise, {short(self.noise_multiplier)} times the sensitivity"
+    variance = Known(lambda self: self.noise_multiplier**2)
+    zcdp = Known(lambda self: 1 / (2 * self.noise_multiplier**2))
 
 
-@dataclass(frozen=True)
-class LaplaceEvent(_Leaf):
+@event("Laplace noise, {noise_multiplier:.3g} times the sensitivity")
+class LaplaceEvent(Leaf):
     """Laplace noise; `noise_multiplier` is its scale over the l1 sensitivity. Pure epsilon 1 / noise_multiplier."""
 
-    noise_multiplier: float
+    noise_multiplier: Noise
 
-    def __post_init__(self) -> None:
-        check_positive(self, "noise_multiplier", "for no noise use NonPrivateEvent()")
+    pure = Known(lambda self: 1 / self.noise_multiplier)
 
-    def describe(self) -> str:
-        return f"Laplace noise, {short(self.noise_multiplier)} times the sensitivity"
+    def law(self, relation: Relation) -> tuple[Any, ...] | None:
+        return "laplace", self.noise_multiplier
 
 
-@dataclass(frozen=True)
-class BoundedRangeEvent(_Leaf):
+@event("exponential-mechanism selection, epsilon {epsilon:.3g}")
+class BoundedRangeEvent(Leaf):
     """A selection whose log-likelihood ratios lie in an interval of length `epsilon` (exponential mechanism).
 
     Source:
         Dong, Durfee, Rogers 2020 (bounded range); Cesar, Rogers 2021 (it is epsilon^2 / 8 zCDP).
     """
 
-    epsilon: float
+    merged_from: ClassVar[float] = 8
 
-    def __post_init__(self) -> None:
-        check_positive(self, "epsilon", "a selection that cannot depend on data is NoEvent()")
+    epsilon: Annotated[float, Number("a selection that cannot depend on data is NoEvent()")]
 
-    def describe(self) -> str:
-        return f"exponential-mechanism selection, epsilon {short(self.epsilon)}"
+    pure = Known(lambda self: self.epsilon)
+    zcdp = Known(lambda self: self.epsilon**2 / 8)
 
 
-@dataclass(frozen=True)
-class PureEvent(_Leaf):
+@event("pure differential privacy, epsilon {epsilon:.3g}")
+class PureEvent(Leaf):
     """Any mechanism with pure epsilon-differential privacy (AboveThreshold, permute-and-flip, ...)."""
 
-    epsilon: float
+    epsilon: Spent
 
-    def __post_init__(self) -> None:
-        check_positive(self, "epsilon", "a release that cannot depend on data is NoEvent()")
-
-    def describe(self) -> str:
-        return f"pure differential privacy, epsilon {short(self.epsilon)}"
+    pure = Known(lambda self: self.epsilon)
 
 
-@dataclass(frozen=True)
-class ZCDPEvent(_Leaf):
+@event("zero-concentrated differential privacy, rho {rho:.3g}")
+class ZCDPEvent(Leaf):
     """Anything of which only a bound in zero-concentrated differential privacy is known."""
 
-    rho: float
+    merged_from: ClassVar[float] = 1
 
-    def __post_init__(self) -> None:
-        check_positive(self, "rho", "a release that cannot depend on data is NoEvent()")
-
-    def describe(self) -> str:
-        return f"zero-concentrated differential privacy, rho {short(self.rho)}"
+    rho: Spent
+    zcdp = Known(lambda self: self.rho)
 
 
-@dataclass(frozen=True)
-class SelectionsEvent(_Leaf):
+@event("exponential-mechanism selections, rho {rho:.3g} in all")
+class SelectionsEvent(Leaf):
     """An adaptive sequence of bounded-range selections: rho-zCDP in all and, as well, `epsilon` of pure privacy in all.
 
     Source:
         Cesar, Rogers 2021: ranges e_t give rho = sum e_t^2 / 8; pure epsilon is their sum.
     """
 
-    rho: float
-    epsilon: float
+    merged_from: ClassVar[float] = 1
 
-    def __post_init__(self) -> None:
-        check_positive(self, "rho", "selections that cannot depend on data are NoEvent()")
-        check_positive(self, "epsilon", "selections that cannot depend on data are NoEvent()")
+    rho: Annotated[float, Number("selections that cannot depend on data are NoEvent()")]
+    epsilon: Annotated[float, Number("selections that cannot depend on data are NoEvent()")]
 
-    def describe(self) -> str:
-        return f"exponential-mechanism selections, rho {short(self.rho)} in all"
+    pure = Known(lambda self: self.epsilon)
+    zcdp = Known(lambda self: self.rho)
 
 
-@dataclass(frozen=True)
-class ShiftedGaussianEvent(_Leaf):
+@event()
+class ShiftedGaussianEvent(Leaf):
     """Objective perturbation: delta(eps) <= curve(mu, eps - shift) for every eps >= shift, in both directions.
 
     The curve is that of Gaussian noise, `gaussian_delta`, for losses whose derivative has one sign. For all others
@@ -149,25 +118,32 @@ class ShiftedGaussianEvent(_Leaf):
         Objective perturbation: Redberg, Koskela, Wang 2023, sharpened for losses whose derivative has one sign.
     """
 
-    mu: float
-    shift: float
+    mu: Noise
+    shift: Annotated[float, Number("it is the ln(1 + curvature / ridge) term", below=math.inf)]
     two_signed: bool = False
 
     def __post_init__(self) -> None:
-        check_positive(self, "mu", "for no noise use NonPrivateEvent()")
-        check_number(self, "shift", low=0.0, high=math.inf, advice="it is the ln(1 + curvature / ridge) term")
-
+        super().__post_init__()
         if self.two_signed not in (True, False):
             raise ValueError(f"two_signed must be True or False, got {self.two_signed!r}.")
         object.__setattr__(self, "two_signed", bool(self.two_signed))
 
     def describe(self) -> str:
         folded = " (folded)" if self.two_signed else ""
-        return f"objective perturbation, mu {short(self.mu)} shifted by {short(self.shift)}{folded}"
+        return f"objective perturbation, mu {self.mu:.3g} shifted by {self.shift:.3g}{folded}"
+
+    @property
+    def shifted(self) -> ShiftedCurve:
+        return ShiftedCurve(self.mu, self.shift, self.two_signed)
+
+    def law(self, relation: Relation) -> tuple[Any, ...] | None:
+        return "shifted", self.shifted
+
+    approximate_rho = Known(lambda self: self.mu**2 / 2)
 
 
-@dataclass(frozen=True)
-class MixtureEvent(_Leaf):
+@event()
+class MixtureEvent(Leaf):
     """One noise on a sum over everybody plus a sum over a secret Poisson sample; add-or-remove-one only.
 
     The pair N(0, z^2) against (1 - rate) N(1, z^2) + rate N(1 + sampled_ratio, z^2).
@@ -181,28 +157,29 @@ class MixtureEvent(_Leaf):
         Choquette-Choo, Ganesh, Steinke, Thakurta 2023 (mixtures of Gaussians; vectors are dominated by their norms).
     """
 
-    noise_multiplier: float
-    rate: float
-    sampled_ratio: float
-
-    def __post_init__(self) -> None:
-        check_positive(self, "noise_multiplier", "for no noise use NonPrivateEvent()")
-        check_positive(self, "rate", "where nobody is drawn use GaussianEvent()")
-        if self.rate > 1:
-            raise ValueError(
-                f"rate of MixtureEvent must be at most 1, got {self.rate!r}: it is a probability."
-            )
-        check_number(self, "sampled_ratio", low=0.0, high=math.inf, advice="it is a ratio of sensitivities")
+    noise_multiplier: Noise
+    rate: Annotated[float, Number("where nobody is drawn use GaussianEvent()", most=1)]
+    sampled_ratio: Annotated[float, Number("it is a ratio of sensitivities", below=math.inf)]
 
     def describe(self) -> str:
         return (
-            f"Gaussian noise, {short(self.noise_multiplier)} times the sensitivity of a sum over everybody, plus a "
-            f"Poisson sample of {short(100 * self.rate)} % that adds {short(self.sampled_ratio)} times as much"
+            f"Gaussian noise, {self.noise_multiplier:.3g} times the sensitivity of a sum over everybody, plus a "
+            f"Poisson sample of {100 * self.rate:.3g} % that adds {self.sampled_ratio:.3g} times as much"
         )
 
+    def law(self, relation: Relation) -> tuple[Any, ...] | None:
+        known = relation is Relation.ADD_OR_REMOVE_ONE
+        return ("mixture", self.noise_multiplier, self.rate, self.sampled_ratio) if known else None
 
-@dataclass(frozen=True)
-class TestedSampleEvent(_Leaf):
+    @Known
+    def approximate_rho(self) -> float:
+        inverse, jump = 1 / self.noise_multiplier**2, self.sampled_ratio
+        sampled = self.rate**2 * math.expm1(min(jump**2 * inverse, 600.0)) / 2
+        return inverse / 2 + self.rate * jump * inverse + sampled
+
+
+@event()
+class TestedSampleEvent(Leaf):
     """A sparse vector whose every test looks at a fresh secret sample, with one Gaussian release on it if it passes.
 
     A test reveals something of the sample that it is made on, so tests and releases are no independent mechanisms, and
@@ -219,80 +196,80 @@ class TestedSampleEvent(_Leaf):
 
     __test__: ClassVar[bool] = False  # no class of tests
 
-    rate: float
-    noise_multiplier: float
+    rate: Annotated[float, Number("where nobody is drawn nothing is released", most=1)]
+    noise_multiplier: Noise
     tests: int
-    epsilon_threshold: float
-    epsilon_queries: float
+    epsilon_threshold: Annotated[float, Number("a threshold without noise is NonPrivateEvent()")]
+    epsilon_queries: Annotated[float, Number("tests without noise are NonPrivateEvent()")]
 
     def __post_init__(self) -> None:
-        check_positive(self, "rate", "where nobody is drawn nothing is released")
-        if self.rate > 1:
-            raise ValueError(
-                f"rate of TestedSampleEvent must be at most 1, got {self.rate!r}: it is a probability."
-            )
-        check_positive(self, "noise_multiplier", "for no noise use NonPrivateEvent()")
-        check_positive(self, "epsilon_threshold", "a threshold without noise is NonPrivateEvent()")
-        check_positive(self, "epsilon_queries", "tests without noise are NonPrivateEvent()")
-        object.__setattr__(self, "tests", checked_count(self.tests, "tests", least=1))
+        super().__post_init__()
+        object.__setattr__(self, "tests", _whole(self.tests, "tests", least=1))
 
     def describe(self) -> str:
         return (
-            f"{self.tests} Poisson samples of {short(100 * self.rate)} % of the units, on each a test of a sparse "
-            f"vector of epsilon {short(self.epsilon_threshold + self.epsilon_queries)} and Gaussian noise, "
-            f"{short(self.noise_multiplier)} times the sensitivity"
+            f"{self.tests} Poisson samples of {100 * self.rate:.3g} % of the units, on each a test of a sparse "
+            f"vector of epsilon {self.epsilon_threshold + self.epsilon_queries:.3g} and Gaussian noise, "
+            f"{self.noise_multiplier:.3g} times the sensitivity"
         )
 
+    @Known
+    def approximate_rho(self) -> float:
+        rate = inflated_rate(self.rate, self.epsilon_queries)
+        return self.tests * rate**2 * math.expm1(min(1 / self.noise_multiplier**2, 600.0)) / 2
 
-@dataclass(frozen=True)
-class DeltaEvent(_Leaf):
+
+@event("a bad event of probability {delta:.3g}")
+class DeltaEvent(Free):
     """A bad event of probability `delta`: it is taken off the delta of the budget once, with no factor e^epsilon."""
 
-    delta: float
+    delta: Annotated[float, Number("it is a probability below 1", below=1.0)]
 
-    def __post_init__(self) -> None:
-        check_number(self, "delta", low=0.0, high=1.0, advice="it is a probability below 1")
-
-    def describe(self) -> str:
-        return f"a bad event of probability {short(self.delta)}"
+    bad_event = Known(lambda self: self.delta)
 
 
-@dataclass(frozen=True)
-class RoundingEvent(_Leaf):
+@event("rounding, total variation {total_variation:.3g}")
+class RoundingEvent(Free):
     """The run's law is within total variation `total_variation` of the one that the other events price, on any data.
 
     It adds (1 + e^epsilon) total_variation to delta at every epsilon: see `privopt.ledger.composition`.
     """
 
-    total_variation: float
+    total_variation: Annotated[float, Number("it is a distance between probabilities", below=1.0)]
 
-    def __post_init__(self) -> None:
-        check_number(
-            self, "total_variation", low=0.0, high=1.0, advice="it is a distance between probabilities"
-        )
-
-    def describe(self) -> str:
-        return f"rounding, total variation {short(self.total_variation)}"
+    rounding = Known(lambda self: self.total_variation)
 
 
-@dataclass(frozen=True)
-class NoEvent(_Leaf):
+@event("nothing that depends on data")
+class NoEvent(Free):
     """Nothing that depends on data: free."""
 
-    def describe(self) -> str:
-        return "nothing that depends on data"
 
-
-@dataclass(frozen=True)
-class NonPrivateEvent(_Leaf):
+@event("no noise: not private")
+class NonPrivateEvent(Leaf):
     """A release without noise: no finite epsilon."""
 
-    def describe(self) -> str:
-        return "no noise: not private"
+    variance = Known(lambda self: 0.0)
+    pure = Known(lambda self: math.inf)
 
 
-@dataclass(frozen=True)
-class SampledEvent(Event):
+# ---- Releases on a secret sample, and trees of events ------------------------------------------------------
+
+
+@runtime_checkable
+class SamplingDescription(Protocol):
+    """A public description of who takes part: `kind` is "poisson" or "fixed-size", `rate` the expected fraction."""
+
+    kind: ClassVar[str]
+
+    @property
+    def rate(self) -> float:
+        """Expected fraction of the units that take part."""
+        ...
+
+
+@event()
+class SampledEvent(Leaf):
     """`event`, applied to a random subset of the units that stays secret.
 
     `sampling` is a public description such as `privopt.ledger.events.Poisson(0.01)`. Inside, sums are divided by the
@@ -309,20 +286,49 @@ class SampledEvent(Event):
                 f"sampling must be Poisson(rate) or FixedSize(batch, n), got {self.sampling!r}: no other way of "
                 "drawing units has a tested price. Where everybody takes part use the event itself."
             )
-        _check_event(self.event)
+        checked_event(self.event)
 
     def describe(self) -> str:
         how = "Poisson sample" if self.sampling.kind == "poisson" else "fixed-size sample"
-        return f"{self.event.describe()}, on a {how} of {short(100 * self.sampling.rate)} % of the units"
+        return f"{self.event.describe()}, on a {how} of {100 * self.sampling.rate:.3g} % of the units"
 
     def to_dict(self) -> dict[str, Any]:
-        sampling: dict[str, Any] = {"kind": self.sampling.kind}
-        for name in ("rate",) if self.sampling.kind == "poisson" else ("batch", "n"):
-            sampling[name] = getattr(self.sampling, name)
-        return {"event": "SampledEvent", "sampling": sampling, "of": self.event.to_dict()}
+        names = ("kind", "rate") if self.sampling.kind == "poisson" else ("kind", "batch", "n")
+        return {**super().to_dict(), "sampling": {name: getattr(self.sampling, name) for name in names}}
+
+    def noise_multiplier(self, relation: Relation) -> float | None:
+        """The noise multiplier of the Gaussian on the sample, None if something else is inside.
+
+        Several Gaussians on one Poisson sample are one of multiplier (sum 1 / z^2)^(-1/2) under add-or-remove-one,
+        where the divergence of the mixture is a function of the divergence of its parts; under replace-one both sides
+        are mixtures and only a single Gaussian has a proof.
+        """
+        inner, parallels = leaf_counts(self.event)
+        gaussians = [(leaf, count) for leaf, count in inner.items() if isinstance(leaf, GaussianEvent)]
+        if parallels or not gaussians or len(gaussians) < len(inner):
+            return None
+        if relation is Relation.REPLACE_ONE and sum(count for _, count in gaussians) > 1:
+            return None
+        if len(gaussians) == 1 and gaussians[0][1] == 1:
+            return gaussians[0][0].noise_multiplier
+        return 1 / math.sqrt(math.fsum(count / leaf.noise_multiplier**2 for leaf, count in gaussians))
+
+    def law(self, relation: Relation) -> tuple[Any, ...] | None:
+        multiplier, sampling = self.noise_multiplier(relation), self.sampling
+        if multiplier is None:
+            return None
+        if sampling.kind == "poisson":
+            return "poisson", multiplier, sampling.rate, relation
+        known = relation is Relation.REPLACE_ONE
+        return ("fixed-size", multiplier, sampling) if known else None
+
+    @Known
+    def approximate_rho(self) -> float:
+        inside = additive_cost(self.event, lambda leaf: leaf.approximate_rho or 0.0) or 0.0
+        return self.sampling.rate**2 * math.expm1(min(2 * inside, 600.0)) / 2
 
 
-@dataclass(frozen=True)
+@event()
 class Repeated(Event):
     """`event`, `count` times on the same units, each release free to depend on the earlier ones."""
 
@@ -330,49 +336,40 @@ class Repeated(Event):
     count: int
 
     def __post_init__(self) -> None:
-        _check_event(self.event)
-        object.__setattr__(self, "count", checked_count(self.count, "count", least=0))
+        checked_event(self.event)
+        object.__setattr__(self, "count", _whole(self.count, "count", least=0))
 
     def describe(self) -> str:
         return f"{self.count} times: {self.event.describe()}"
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"event": "Repeated", "count": self.count, "of": self.event.to_dict()}
 
-
-@dataclass(frozen=True)
+@event()
 class Sequence(Event):
     """Several events on the same units, each free to depend on the releases before it."""
 
     events: tuple[Event, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "events", _event_tuple(self.events))
+        object.__setattr__(self, "events", checked_events(self.events))
 
     def describe(self) -> str:
         return "; ".join(event.describe() for event in self.events) or NoEvent().describe()
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"event": "Sequence", "of": [event.to_dict() for event in self.events]}
 
-
-@dataclass(frozen=True)
+@event()
 class Parallel(Event):
     """One branch per block of units; blocks are disjoint and chosen without looking at data. The dearest counts."""
 
     events: tuple[Event, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "events", _event_tuple(self.events))
+        object.__setattr__(self, "events", checked_events(self.events))
         if not self.events:
             raise ValueError("Parallel needs at least one branch, got none: for a free step use NoEvent().")
 
     def describe(self) -> str:
         branches = " | ".join(event.describe() for event in self.events)
         return f"on {len(self.events)} disjoint blocks of units, the dearest counts: {branches}"
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"event": "Parallel", "of": [event.to_dict() for event in self.events]}
 
 
 def repeat(event: Event, count: int) -> Event:
@@ -386,7 +383,7 @@ def sequence(events: Iterable[Event]) -> Event:
     return kept[0] if len(kept) == 1 else Sequence(kept) if kept else NoEvent()
 
 
-def leaf_counts(event: Event) -> tuple[dict[Event, int], tuple[tuple[Parallel, int], ...]]:
+def leaf_counts(event: Event) -> tuple[dict[Leaf, int], tuple[tuple[Parallel, int], ...]]:
     """Flatten a tree without expanding counts.
 
     Args:
@@ -396,7 +393,7 @@ def leaf_counts(event: Event) -> tuple[dict[Event, int], tuple[tuple[Parallel, i
         How often each leaf occurs on every unit (sampled events are leaves, free ones are dropped), and the
         parallel nodes in order with their counts.
     """
-    leaves: dict[Event, int] = {}
+    leaves: dict[Leaf, int] = {}
     parallels: list[tuple[Parallel, int]] = []
     pending: list[tuple[Event, int]] = [(event, 1)]
     while pending:
@@ -409,47 +406,37 @@ def leaf_counts(event: Event) -> tuple[dict[Event, int], tuple[tuple[Parallel, i
             pending.extend((child, count) for child in reversed(node.events))
         elif isinstance(node, Parallel):
             parallels.append((node, count))
-        else:
+        elif isinstance(node, Leaf):
             leaves[node] = leaves.get(node, 0) + count
+        else:
+            raise TypeError(f"{type(node).__name__} is neither a leaf nor a tree of events.")
     return leaves, tuple(parallels)
 
 
-def _check_event(event: object) -> None:
-    if not isinstance(event, Event):
-        raise TypeError(f"expected a privacy event such as GaussianEvent(2.0), got {event!r}.")
+def additive_cost(event: Event, price: Callable[[Leaf], float | None]) -> float | None:
+    """The cost of a tree in a currency that adds up: sums over sequences, the dearest branch of parallel nodes.
+
+    Args:
+        event: any tree.
+        price: cost of a leaf, None where the currency cannot price it.
+    """
+    leaves, parallels = leaf_counts(event)
+    terms: list[float] = []
+    for leaf, count in leaves.items():
+        cost = price(leaf)
+        if cost is None:
+            return None
+        terms.append(count * cost)
+    for node, count in parallels:
+        branches = [additive_cost(branch, price) for branch in dict.fromkeys(node.events)]
+        known = [cost for cost in branches if cost is not None]
+        if len(known) < len(branches):
+            return None
+        terms.append(count * max(known))
+    return math.fsum(terms)
 
 
-def _event_tuple(events: Iterable[Event]) -> tuple[Event, ...]:
-    if isinstance(events, Event):
-        raise TypeError(f"expected a tuple of events, got the single event {events!r}: write ({events!r},).")
-    events = tuple(events)
-    for event in events:
-        _check_event(event)
-    return events
-
-
-# ---- The numbers in privacy events: checked when an event is built, short when it is printed ---------------
-def check_positive(event: object, name: str, advice: str) -> None:
-    """Make a field a positive, finite float, or refuse it with advice."""
-    value = _as_float(event, name)
-    if not (value > 0 and math.isfinite(value)):
-        kind = type(event).__name__
-        raise ValueError(f"{name} of {kind} must be positive and finite, got {value!r}; {advice}.")
-    object.__setattr__(event, name, value)
-
-
-def check_number(event: object, name: str, *, low: float, high: float, advice: str) -> None:
-    """Make a field a float of at least `low` and below `high`, or refuse it with advice."""
-    value = _as_float(event, name)
-    if not low <= value < high:
-        kind = type(event).__name__
-        raise ValueError(
-            f"{name} of {kind} must be at least {low:g} and below {high:g}, got {value!r}: {advice}."
-        )
-    object.__setattr__(event, name, value)
-
-
-def checked_count(value: Any, name: str, *, least: int) -> int:
+def _whole(value: Any, name: str, *, least: int) -> int:
     """A whole number of at least `least`, or a refusal."""
     try:
         count = operator.index(value)
@@ -458,19 +445,6 @@ def checked_count(value: Any, name: str, *, least: int) -> int:
     if count < least:
         raise ValueError(f"{name} must be at least {least}, got {count}.")
     return count
-
-
-def _as_float(event: object, name: str) -> float:
-    value = getattr(event, name)
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} of {type(event).__name__} must be a number, got {value!r}.") from None
-
-
-def short(value: float) -> str:
-    """A number for a sentence."""
-    return f"{value:.3g}"
 
 
 # ---- Who takes part in a release: public descriptions. The units themselves are drawn by the curator -------
@@ -551,42 +525,19 @@ def event_from_dict(values: Mapping[str, Any]) -> Event:
     Raises:
         ValueError: it does not describe an event.
     """
-    name = values.get("event")
+    name, given = values.get("event"), {key: value for key, value in values.items() if key != "event"}
     try:
-        if name == "SampledEvent":
-            return SampledEvent(_sampling_from_dict(values["sampling"]), event_from_dict(values["of"]))
-        if name == "Repeated":
-            return Repeated(event_from_dict(values["of"]), values["count"])
-        if name == "Sequence":
-            return Sequence(tuple(event_from_dict(child) for child in values["of"]))
-        if name == "Parallel":
-            return Parallel(tuple(event_from_dict(child) for child in values["of"]))
-        if name in _LEAVES:
-            return _LEAVES[name](**{key: value for key, value in values.items() if key != "event"})
+        if name in KINDS:
+            if "sampling" in given:
+                given["sampling"] = _sampling_from_dict(given["sampling"])
+            if isinstance(of := given.pop("of", None), Mapping):
+                given["event"] = event_from_dict(of)
+            elif of is not None:
+                given["events"] = tuple(event_from_dict(child) for child in of)
+            return KINDS[name](**given)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{name} is not described completely by {dict(values)!r}: {error}.") from error
-    known = ", ".join([*_LEAVES, "SampledEvent", "Repeated", "Sequence", "Parallel"])
-    raise ValueError(f"event must be one of {known}; got {name!r}.")
-
-
-_LEAVES: dict[str, type[Event]] = {
-    leaf.__name__: leaf
-    for leaf in (
-        GaussianEvent,
-        LaplaceEvent,
-        BoundedRangeEvent,
-        PureEvent,
-        ZCDPEvent,
-        SelectionsEvent,
-        ShiftedGaussianEvent,
-        MixtureEvent,
-        TestedSampleEvent,
-        DeltaEvent,
-        RoundingEvent,
-        NoEvent,
-        NonPrivateEvent,
-    )
-}
+    raise ValueError(f"event must be one of {', '.join(KINDS)}; got {name!r}.")
 
 
 def _sampling_from_dict(values: Mapping[str, Any]) -> FixedSize | Poisson:

@@ -25,17 +25,7 @@ import numpy as np
 
 from privopt.errors import BudgetExceeded, NotPriceable
 from privopt.ledger.amounts import Budget
-from privopt.ledger.composition import (
-    additive_cost,
-    leaf_delta,
-    leaf_gaussian_rho,
-    leaf_pure_epsilon,
-    leaf_rho,
-    leaf_rounding,
-    rounded_delta,
-    rounded_epsilon,
-    rounding_delta,
-)
+from privopt.ledger.composition import rounded_delta, rounded_epsilon, rounding_delta
 from privopt.ledger.curves import (
     gaussian_delta,
     gaussian_epsilon,
@@ -45,7 +35,8 @@ from privopt.ledger.curves import (
     zcdp_epsilon,
     zcdp_rho_budget,
 )
-from privopt.ledger.events import Event, Parallel, repeat, sequence
+from privopt.ledger.event import Event, Leaf
+from privopt.ledger.events import Parallel, additive_cost, repeat, sequence
 
 Composition = Literal["plan", "gaussian", "zcdp", "basic"]
 TOLERANCE = 1e-9  # relative, for sums of floats; calibration leaves ten times as much
@@ -128,15 +119,19 @@ def filter_cost(composition: Composition, event: Event, epsilon: float) -> Cost:
     Raises:
         NotPriceable: the currency cannot price one of the events.
     """
-    leaf_price = {"gaussian": leaf_gaussian_rho, "basic": leaf_pure_epsilon}.get(composition, leaf_rho)
-    amount = additive_cost(event, leaf_price)
+
+    def amount_of(leaf: Leaf) -> float | None:
+        if composition == "basic":
+            return leaf.pure
+        return None if composition == "gaussian" and leaf.variance is None else leaf.zcdp
+
+    def delta_of(leaf: Leaf) -> float:
+        return (leaf.bad_event or 0.0) + rounding_delta(leaf.rounding or 0.0, epsilon)
+
+    amount = additive_cost(event, amount_of)
     if amount is None:
         raise NotPriceable(f"{_ADVICE[composition]} It was asked to pay for: {event.describe()}.")
-    return Cost(amount, additive_cost(event, lambda leaf: _leaf_delta(leaf, epsilon)) or 0.0)
-
-
-def _leaf_delta(leaf: Event, epsilon: float) -> float:
-    return leaf_delta(leaf) + rounding_delta(leaf_rounding(leaf), epsilon)
+    return Cost(amount, additive_cost(event, delta_of) or 0.0)
 
 
 def filter_epsilon(composition: Composition, cost: Cost, delta: float, aside: SetAside) -> float:

@@ -83,6 +83,24 @@ class Terms:
         return _hash(self.to_json())
 
 
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """What an account is asked to pay for, see `Account.spend`."""
+
+    name: str
+    event: Event
+    epsilon: float = 0.0
+    delta: float = 0.0
+    unit: str | None = None
+    seeded: bool = False
+    key: str = ""
+
+    def same_price(self, other: "Fit | Payment") -> bool:
+        """Whether both are for the same event, epsilon and delta."""
+        theirs = (other.event.to_dict(), other.epsilon, other.delta)
+        return (self.event.to_dict(), self.epsilon, self.delta) == theirs
+
+
 COLUMNS = (
     "number", "time", "name", "event", "epsilon", "delta", "amount", "amount_delta", "unit", "seeded", "nonce",
     "previous", "hash",
@@ -165,43 +183,19 @@ class Payment:
         )
 
 
-def payment_of(
-    key: str, payments: Sequence[Payment], wanted: tuple[Event, float, float] | None = None
-) -> Payment | None:
+def payment_of(key: str, payments: Sequence[Payment]) -> Payment | None:
     """The payment that was given this key; None where none was, or for no key.
 
     Args:
-        key: what `new_row` was given.
+        key: of the fit that `new_row` was given.
         payments: where it may stand.
-        wanted: the event, epsilon and delta that it must be for; None for any.
-    Raises:
-        AccountError: it is for something else.
     """
     length = len(key) + _NONCE
     of_key = (paid for paid in payments if key and len(paid.nonce) == length and paid.nonce.startswith(key))
-    found = next(of_key, None)
-    if found is not None and wanted is not None:
-        event, epsilon, delta = wanted
-        if (found.event.to_dict(), found.epsilon, found.delta) != (event.to_dict(), epsilon, delta):
-            raise AccountError(
-                f"payment {found.number} of the account has the key of this fit, and is for another: nothing was paid."
-            )
-    return found
+    return next(of_key, None)
 
 
-def new_row(
-    number: int,
-    name: str,
-    event: Event,
-    epsilon: float,
-    delta: float,
-    *,
-    unit: str | None,
-    seeded: bool,
-    key: str,
-    previous: str,
-    terms: Terms,
-) -> tuple[Any, ...]:
+def new_row(number: int, fit: Fit, previous: str, terms: Terms) -> tuple[Any, ...]:
     """The values of the columns of a payment that is made now; its random number follows its key.
 
     Privacy:
@@ -210,10 +204,10 @@ def new_row(
     Raises:
         NotPriceable: the account's currency cannot price it.
     """
-    cost = price(event, epsilon, delta, terms)
+    cost = price(fit.event, fit.epsilon, fit.delta, terms)
     content = (
-        number, now(), name, json.dumps(event.to_dict(), sort_keys=True), float(epsilon), float(delta),
-        float(cost.amount), float(cost.delta), unit, int(seeded), key + uuid.uuid4().hex, previous,
+        number, now(), fit.name, json.dumps(fit.event.to_dict(), sort_keys=True), float(fit.epsilon), float(fit.delta),
+        float(cost.amount), float(cost.delta), fit.unit, int(fit.seeded), fit.key + uuid.uuid4().hex, previous,
     )  # fmt: skip
     return (*content, _hash(json.dumps(content)))
 

@@ -26,23 +26,13 @@ import functools
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
-from privopt.ledger.composition import Alternative
-from privopt.ledger.curves import gaussian_deltas, gaussian_epsilon
-from privopt.ledger.events import (
-    Event,
-    GaussianEvent,
-    Poisson,
-    SampledEvent,
-    ShiftedGaussianEvent,
-    TestedSampleEvent,
-)
+from privopt.ledger.curves import gaussian_deltas, gaussian_epsilon, root
 
 # ---- The privacy curve of objective perturbation, in closed formulas over the whole line -------------------
 # A mechanism of privacy `mu`, shifted by c, has for eps >= c, in both directions,
@@ -81,11 +71,6 @@ class ShiftedCurve:
     shift: float
     two_signed: bool = False
 
-    @classmethod
-    def of(cls, event: ShiftedGaussianEvent) -> "ShiftedCurve":
-        """The curve of an event."""
-        return cls(event.mu, event.shift, event.two_signed)
-
     @property
     def weight(self) -> int:
         """How many Gaussian tails the loss has: 1 or 2."""
@@ -104,10 +89,10 @@ class ShiftedCurve:
         def excess(z: float) -> float:
             return float(2 * ndtr(-z) + 2 * math.exp(-self.shift) * ndtr(-z - self.mu) - 1)
 
-        root = float(_brentq(excess, 0.0, 1.0, xtol=1e-16, rtol=1e-15))
-        while excess(root) > 0:  # from here on no mass is counted twice
-            root += 1e-16
-        return root
+        found = root(excess, 0.0, 1.0, xtol=1e-16, rtol=1e-15)
+        while excess(found) > 0:  # from here on no mass is counted twice
+            found += 1e-16
+        return found
 
     @cached_property
     def joint(self) -> float:
@@ -182,13 +167,8 @@ class ShiftedCurve:
         return np.maximum(np.logaddexp.reduce(np.asarray(parts)) + 1e-14, 0.0) / beyond
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Gaussian releases together with a few objective perturbations, by direct summation: no Fourier transform,
-# any delta.
+# ---- Gaussian releases together with a few objective perturbations, by direct summation --------------------
 
-
-_brentq = cast(Any, brentq)  # its type information is incomplete
-MOST_SHIFTED = 4
 REACH = 37.5  # normal quantiles; what is beyond has mass 1e-307 and counts as an infinite loss
 CELL, LARGEST_STEP, MOST_CELLS = 0.01, 0.05, 20_000
 MOST_COMMON_POINTS = 3000  # on either side of 0
@@ -205,73 +185,57 @@ class Losses(NamedTuple):
     infinite: float
 
 
-def shifted_events(way: Alternative) -> tuple[ShiftedGaussianEvent, ...] | None:
-    """The objective perturbations of a tree, None if there are none, too many, or other leaves as well."""
-    found: list[ShiftedGaussianEvent] = []
-    for leaf, count in way.counted.items():
-        if not isinstance(leaf, ShiftedGaussianEvent) or count > MOST_SHIFTED:
-            return None
-        found += [leaf] * count
-    return tuple(found) if 0 < len(found) <= MOST_SHIFTED else None
-
-
-def single_shifted(way: Alternative) -> ShiftedGaussianEvent | None:
-    """The one objective perturbation of a tree that holds nothing else."""
-    events = shifted_events(way) or ()
-    return events[0] if len(events) == 1 and way.mu_squared == 0 else None
-
-
-def direct_delta(events: tuple[ShiftedGaussianEvent, ...], mu: float, epsilon: float) -> float:
+def direct_delta(curves: tuple[ShiftedCurve, ...], mu: float, epsilon: float) -> float:
     """An upper bound of the delta of objective perturbations and Gaussian releases.
 
     Args:
-        events: the objective perturbations.
+        curves: of the objective perturbations.
         mu: privacy of all Gaussian releases together, at least 0.
         epsilon: at least 0.
     """
-    losses = composed_losses(events)
+    losses = composed_losses(curves)
     rest = gaussian_deltas(mu, epsilon - losses.values)
     return min(1.0, ROUNDING * (float(losses.masses @ rest) + losses.infinite))
 
 
-def direct_epsilon(events: tuple[ShiftedGaussianEvent, ...], mu: float, delta: float) -> float:
+def direct_epsilon(curves: tuple[ShiftedCurve, ...], mu: float, delta: float) -> float:
     """The smallest epsilon >= 0 whose `direct_delta` is at most `delta`.
 
     Args:
-        events: the objective perturbations.
+        curves: of the objective perturbations.
         mu: privacy of all Gaussian releases together, at least 0.
         delta: at least 0 and below 1; below 1e-299 it gives infinity.
     """
-    if direct_delta(events, mu, 0.0) <= delta:
+    if direct_delta(curves, mu, 0.0) <= delta:
         return 0.0
     if delta <= 10 * UNDERFLOW:
         return math.inf
 
     @functools.cache
     def excess(epsilon: float) -> float:
-        return math.log(direct_delta(events, mu, epsilon) / delta)
+        return math.log(direct_delta(curves, mu, epsilon) / delta)
 
-    squares = math.fsum([mu**2, *(event.mu**2 for event in events)])
-    low = high = math.fsum(event.shift for event in events) + gaussian_epsilon(math.sqrt(squares), delta)
+    squares = math.fsum([mu**2, *(curve.mu**2 for curve in curves)])
+    low = high = math.fsum(curve.shift for curve in curves) + gaussian_epsilon(math.sqrt(squares), delta)
     step = 1e-3 * high
     while excess(high) > 0:
         low, high, step = high, high + step, 4 * step
     while excess(low) <= 0:
         low, high, step = max(0.0, low - step), low, 4 * step
-    found = float(_brentq(excess, low, high, xtol=1e-300, rtol=1e-12, maxiter=200))
+    found = root(excess, low, high, rtol=1e-12)
     while excess(found) > 0:
         found *= 1 + 1e-13
     return found
 
 
 @functools.lru_cache(maxsize=64)
-def composed_losses(events: tuple[ShiftedGaussianEvent, ...]) -> Losses:
+def composed_losses(curves: tuple[ShiftedCurve, ...]) -> Losses:
     """A discrete loss that dominates the composition of objective perturbations."""
-    single = [_losses(ShiftedCurve.of(event)) for event in events]
+    single = [_losses(curve) for curve in curves]
     if len(single) == 1:
         return single[0]
     furthest = max(float(losses.values.max()) for losses in single)
-    interval = max(furthest / MOST_COMMON_POINTS, min(CELL * event.mu for event in events))
+    interval = max(furthest / MOST_COMMON_POINTS, min(CELL * curve.mu for curve in curves))
     masses = np.ones(1)
     for losses in single:
         masses = np.convolve(masses, _on_grid(losses, interval))
@@ -387,27 +351,3 @@ def inflated_rate(rate: float, epsilon_queries: float) -> float:
     """
     grown = rate * math.exp(epsilon_queries / 2)
     return grown / (grown + (1.0 - rate))
-
-
-def untested(way: Alternative) -> tuple[Alternative, float] | None:
-    """The same releases with sampled Gaussians of the inflated rate in place of tested samples, and e1.
-
-    Args:
-        way: what one unit meets.
-    Returns:
-        None where no sample was tested.
-    """
-    tested = {leaf: count for leaf, count in way.counted.items() if isinstance(leaf, TestedSampleEvent)}
-    if not tested:
-        return None
-    others: dict[Event, int] = {leaf: count for leaf, count in way.counted.items() if leaf not in tested}
-    shift, mu_squared = 0.0, way.mu_squared
-    for leaf, count in tested.items():
-        shift += count * (leaf.epsilon_threshold + leaf.epsilon_queries)
-        rate, releases = inflated_rate(leaf.rate, leaf.epsilon_queries), count * leaf.tests
-        if rate >= 1.0:
-            mu_squared += releases / leaf.noise_multiplier**2
-        else:
-            sampled = SampledEvent(Poisson(rate), GaussianEvent(leaf.noise_multiplier))
-            others[sampled] = others.get(sampled, 0) + releases
-    return Alternative(mu_squared, frozenset(others.items()), 0.0, way.private), shift

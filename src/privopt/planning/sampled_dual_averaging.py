@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from privopt.ledger import accounting
 from privopt.ledger.calibration import calibrate
-from privopt.ledger.composition import additive_cost, leaf_pure_epsilon, leaf_rho
 from privopt.ledger.curves import zcdp_rho_budget
+from privopt.ledger.events import additive_cost
 from privopt.mechanisms.vertex_stream import VertexSampler
 from privopt.planning.averaging import FEWEST, balanced_sizes
 from privopt.planning.task import Task
@@ -121,7 +121,7 @@ def _unit_price(
     player: Player, steps: int, power: float, sizes: tuple[int, ...], public: Public, pure: bool
 ) -> float:
     once = sampler(player, steps=steps, scale=1.0, power=power, draws=1, sizes=sizes, public=public)
-    return additive_cost(once.event(), leaf_pure_epsilon if pure else leaf_rho) or 0.0
+    return additive_cost(once.event(), lambda leaf: leaf.pure if pure else leaf.zcdp) or 0.0
 
 
 def is_pure(task: Task[Any]) -> bool:
