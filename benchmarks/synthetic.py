@@ -63,7 +63,7 @@ def modelled(
     relation = units.public.relation
     start = time.perf_counter()
     task = Task(workload, units.public, budget)
-    program = choose_synthesizer(method, task).synthesizer.configure(task)
+    program = choose_synthesizer(method, task).solver.configure(task)
     ledger = Ledger(budget, relation, plan=program.event(units.public))
     result = program.solve(LocalCurator(units, ledger, noise=NoiseSource(seed)), workload)
     return result.params, program.name, time.perf_counter() - start

@@ -1,5 +1,6 @@
 """The number format of every solve: 64-bit JAX, entered once around the whole solve."""
 
+import contextlib
 from typing import Any
 
 import jax
@@ -10,9 +11,11 @@ import numpy as np
 def double_precision() -> Any:
     """A context in which JAX computes in float64; the package never changes the global configuration.
 
-    Estimators, `minimize` and `Solver.solve` enter it themselves. Code of your own that calls a curator directly wraps
-    the whole run in it, once: entering it again compiles anew, and arrays made outside it are float32.
+    Estimators, `minimize` and `Program.solve` enter it themselves. Code of your own that calls a curator directly wraps
+    the whole run in it: arrays made outside it are float32.
     """
+    if jax.config.read("jax_enable_x64"):  # entered again, JAX would compile anew
+        return contextlib.nullcontext()
     return jax.enable_x64(True)
 
 

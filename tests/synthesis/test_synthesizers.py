@@ -197,16 +197,16 @@ def test_the_choice_follows_the_public_numbers():
         workload = Workload.ways(levels, ways)
         return automatic_synthesizer(Task(workload, public_of(levels, n=n), Budget(epsilon, delta)))
 
-    assert chosen((2,) * 16, 3, 0.3).synthesizer.name == "mwem"
-    assert chosen((2,) * 16, 3, 1.0).synthesizer.name == "gaussian-marginals"
-    assert chosen((30,) * 8, 2, 1.0).synthesizer.name == "adaptive-marginals"
-    assert chosen((30,) * 4, 2, 0.3).synthesizer.name == "adaptive-marginals"
-    assert chosen((5,) * 4, 2, 3.0).synthesizer.name == "gaussian-marginals"
+    assert chosen((2,) * 16, 3, 0.3).solver.name == "mwem"
+    assert chosen((2,) * 16, 3, 1.0).solver.name == "gaussian-marginals"
+    assert chosen((30,) * 8, 2, 1.0).solver.name == "adaptive-marginals"
+    assert chosen((30,) * 4, 2, 0.3).solver.name == "adaptive-marginals"
+    assert chosen((5,) * 4, 2, 3.0).solver.name == "gaussian-marginals"
     assert chosen((2,) * 5, 2, 0.1).reason
     queries = Workload((2, 2), queries=np.eye(4))
     for epsilon, name in ((0.01, "query-game-ml"), (1.0, "gaussian-marginals")):
         task = Task(queries, public_of((2, 2)), Budget(epsilon, 1e-6))
-        assert automatic_synthesizer(task).synthesizer.name == name
+        assert automatic_synthesizer(task).solver.name == name
 
 
 def test_wrong_methods_and_tables_are_refused_in_a_sentence():

@@ -4,11 +4,8 @@ import abc
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-import jax
-
 from privopt.curator.base import Curator
 from privopt.planning.averaging import OWN_PARAMETER_SECONDS, OWN_SECONDS, RELEASE_SECONDS
-from privopt.precision import double_precision
 from privopt.problems.saddle import BilinearGame, Game, Player
 from privopt.public import Public
 from privopt.result import Outcome, Result
@@ -88,11 +85,5 @@ class GameSolver(Program[Game]):
             ValueError: the program was not configured, or cannot play this game.
             BudgetExceeded, PlanMismatch: the curator refused a release.
         """
-        self.check_configured()
         self.check_applicable(game, curator.public)
-        if jax.config.read("jax_enable_x64"):
-            outcome = self.run(curator, game)
-        else:
-            with double_precision():
-                outcome = self.run(curator, game)
-        return Result.of(outcome, curator.transcript)
+        return self.concluded(curator, lambda: self.run(curator, game))

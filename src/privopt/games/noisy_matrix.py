@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,6 @@ from scipy.optimize import linprog
 from privopt.curator.base import Curator
 from privopt.games.base import GameSolver
 from privopt.games.rounds import outcome_of
-from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import saddle
@@ -72,15 +71,6 @@ class NoisyMatrix(GameSolver):
     def obstacle(self, problem: Game, public: Public) -> str | None:
         """Its noise is that of any game: once configured it plays others as well."""
         return self.applicable(problem, public)
-
-    def calibrated(self, task: Task[Game]) -> Self:
-        """Noise set to the budget."""
-        if self.is_set("noise_multiplier"):
-            return self
-        if not task.is_private:
-            return self.with_(noise_multiplier=0.0)
-        noise = calibrate(lambda z: Gaussian(z).event(), task.budget, task.public.relation)
-        return self.with_(noise_multiplier=float(noise))
 
     def event(self, public: Public) -> Event:
         """One release."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from privopt import papers
 from privopt.games import noisy_matrix
@@ -14,7 +14,7 @@ from privopt.planning import saddle
 from privopt.planning.plan import figure
 from privopt.planning.task import Task
 from privopt.problems.saddle import BilinearGame, Game
-from privopt.solvers.program import Program
+from privopt.solvers.program import Choice, Program, Registry
 
 MATRIX_WITHIN = (
     3.0  # times the typical gap of drawn vertices: noise that is known beats a fit to one generator
@@ -31,49 +31,30 @@ GAME_SOLVERS: dict[str, Callable[[], GameSolver]] = {
     "saddle-gradient-descent": SaddleGradientDescent,
     "noisy-extragradient": NoisyExtragradient,
 }
-NAMES = (
-    *GAME_SOLVERS,
-    *papers.GAME_SOLVERS,
-)  # all that can be asked for; `plan` compares those of `GAME_SOLVERS`
+REGISTRY = Registry(
+    GameSolver,
+    "solver",
+    "a solver of games",
+    ("sampled-dual-averaging", "SampledDualAveraging()"),
+    GAME_SOLVERS,
+    papers.GAME_SOLVERS,
+)
+NAMES, named = REGISTRY.names, REGISTRY.named  # `plan` compares those of `GAME_SOLVERS`
 
 
-def named(name: str) -> GameSolver:
-    """The solver of a name of `NAMES`, with all fields open."""
-    return GAME_SOLVERS[name]() if name in GAME_SOLVERS else papers.published(name)
-
-
-class GameChoice(NamedTuple):
-    """A solver, and why "auto" took it: the end of a sentence after "because"; empty where the user named it."""
-
-    solver: GameSolver
-    reason: str = ""
-
-
-def choose_game(solver: Program[Any] | str, task: Task[Game]) -> GameChoice:
+def choose_game(solver: Program[Any] | str, task: Task[Game]) -> Choice[GameSolver]:
     """The solver meant by a name, an instance, or "auto", see `automatic_game`.
 
     Raises:
         TypeError: it is neither a name nor a solver of games.
         ValueError: an unknown name, or a solver that cannot play the game.
     """
-    if not isinstance(solver, str | GameSolver):
-        given: Any = solver
-        what = given.__name__ + " itself" if isinstance(given, type) else type(given).__name__
-        raise TypeError(
-            f"solver must be 'auto', a name such as 'sampled-dual-averaging', or a solver of games like "
-            f"SampledDualAveraging(), got {what}."
-        )
-    if isinstance(solver, str) and solver not in ("auto", *NAMES):
-        raise ValueError(f"solver must be 'auto', one of {sorted(NAMES)} or a solver, got {solver!r}.")
-    if solver == "auto":
-        choice = automatic_game(task)
-    else:
-        choice = GameChoice(named(solver) if isinstance(solver, str) else solver)
+    choice = REGISTRY.chosen(solver, lambda: automatic_game(task))
     choice.solver.check_applicable(task.problem, task.public)
     return choice
 
 
-def automatic_game(task: Task[Game]) -> GameChoice:
+def automatic_game(task: Task[Game]) -> Choice[GameSolver]:
     """The default choice, from public numbers alone: typical gaps, see `planning.saddle`.
 
         no privacy, a matrix that fits in memory     the matrix itself, solved exactly
@@ -97,18 +78,18 @@ def automatic_game(task: Task[Game]) -> GameChoice:
     matrix = noisy_matrix.predicted(task)
     if not task.is_private:
         if math.isfinite(matrix):
-            return GameChoice(NoisyMatrix(), "without noise the matrix is solved exactly")
-        return GameChoice(NoisyExponentiatedGradient(), "without noise nothing needs to be drawn")
+            return Choice(NoisyMatrix(), "without noise the matrix is solved exactly")
+        return Choice(NoisyExponentiatedGradient(), "without noise nothing needs to be drawn")
     if task.budget.delta == 0:
-        return GameChoice(SampledDualAveraging(), "with delta = 0 only draws of vertices have a price")
+        return Choice(SampledDualAveraging(), "with delta = 0 only draws of vertices have a price")
     unmeasured = isinstance(task.problem, BilinearGame) and not task.problem.offsets
     if unmeasured and math.isfinite(matrix):
         if matrix > saddle.trivial_gap(task.problem) / 2.0:
-            return GameChoice(
+            return Choice(
                 SaddleGradientDescent(),
                 "noise in the matrix is as large as the payoffs, and few long steps stay nearer to uniform strategies",
             )
-        return GameChoice(
+        return Choice(
             NoisyMatrix(),
             "without offsets good strategies mix many actions, which averages the noise in the matrix",
         )
@@ -135,7 +116,7 @@ def automatic_game(task: Task[Game]) -> GameChoice:
     rest = " and ".join(others)
     least = typical[best] <= min(typical.values())
     why = "is the least" if least else "does not depend on the records as that of drawn vertices does"
-    return GameChoice(
+    return Choice(
         best(),
         f"its typical gap on the games that were measured, {figure(typical[best])}, {why}; the others': {rest}",
     )

@@ -7,7 +7,6 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 
@@ -152,8 +151,6 @@ class Session:
         guess = float(values @ self._weights)
         if self._test is None:
             return guess
-        if jax.config.read("jax_enable_x64"):
-            return self._tested(self._test, values, guess)
         with double_precision():
             return self._tested(self._test, values, guess)
 

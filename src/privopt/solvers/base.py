@@ -6,21 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from privopt.curator.base import Curator
-from privopt.ledger.calibration import calibrate
-from privopt.ledger.events import Event, Repeated, leaf_counts
+from privopt.ledger.events import Event, Repeated
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning.averaging import RELEASE_SECONDS, pass_seconds, value_seconds
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.kl_theory import common_indicators
 from privopt.planning.notices import declared_of_black_box, faint_signal
 from privopt.planning.plan import Finding, Plan
-from privopt.planning.task import Forecast, Instance, Task
-from privopt.precision import double_precision
+from privopt.planning.task import Forecast, Instance
 from privopt.problems.black_box import BlackBox
 from privopt.problems.glm import GLMLoss
 from privopt.problems.grouped_loss import GroupedLoss
@@ -71,42 +68,15 @@ class Solver(Program[Problem]):
             ValueError: the start has the wrong shape, or the solver was not configured.
             BudgetExceeded, PlanMismatch: the curator refused a release.
         """
-        self.check_configured()
-        if jax.config.read("jax_enable_x64"):
-            return self._solve(curator, problem, start)
-        with double_precision():
-            return self._solve(curator, problem, start)
-
-    def _solve(self, curator: Curator, problem: Problem, start: Array | None) -> Result:
         shape = problem.parameter_shape(curator.public)
-        first = jnp.zeros(shape, jnp.float64) if start is None else jnp.asarray(start, jnp.float64)
-        if first.shape != shape:
-            raise ValueError(f"start must have shape {shape}, got {first.shape}.")
-        outcome = self.run(curator, problem, problem.constraint.project(first))
-        return Result.of(outcome, curator.transcript)
 
-    # Noise -------------------------------------------------------------------------------------------------------
-    def calibrated(self, task: Task[Problem]) -> Self:
-        """The filled solver with the noise that the budget allows.
+        def run() -> Outcome:
+            first = jnp.zeros(shape, jnp.float64) if start is None else jnp.asarray(start, jnp.float64)
+            if first.shape != shape:
+                raise ValueError(f"start must have shape {shape}, got {first.shape}.")
+            return self.run(curator, problem, problem.constraint.project(first))
 
-        Returns:
-            A solver whose whole plan costs at most the budget, and at least 0.999 of its epsilon.
-        """
-        if self.is_set("noise_multiplier"):
-            return self
-        if not task.is_private:
-            return replace(self, noise_multiplier=0.0)
-        once = replace(self, noise_multiplier=1.0)
-        if not any(leaf_counts(once.event(task.public))):
-            return once  # nothing is released: the run returns the start
-        multiplier = calibrate(
-            lambda z: replace(self, noise_multiplier=z).event(task.public), task.budget, task.public.relation
-        )
-        return replace(self, noise_multiplier=float(multiplier))
-
-    def scaled(self, factor: float) -> Self:
-        """The same configured solver with the standard deviation of all its noise times `factor`."""
-        return self.with_(noise_multiplier=self.noise_multiplier * factor)
+        return self.concluded(curator, run)
 
     # Other coordinates -------------------------------------------------------------------------------------------
     def in_coordinates(self, coordinates: Coordinates) -> Self:

@@ -6,20 +6,26 @@ passes over the data, and what to expect of it, and puts them together as a `Pla
 
 import abc
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
-from privopt.ledger.events import Event
+from privopt import papers
+from privopt.curator.base import Curator
+from privopt.ledger.calibration import calibrate
+from privopt.ledger.events import Event, leaf_counts
 from privopt.planning.averaging import data_bytes, loading_seconds
 from privopt.planning.notices import NO_RELEASES, extreme_epsilon
 from privopt.planning.plan import Finding, Plan
 from privopt.planning.task import Forecast, Task
+from privopt.precision import double_precision
 from privopt.public import Public
+from privopt.result import Outcome, Result
 from privopt.solvers.fields import check_fields, declared
 from privopt.solvers.needs import Need
 
 P = TypeVar("P")
+K = TypeVar("K", bound="Program[Any]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +41,9 @@ class Program(abc.ABC, Generic[P]):
         run                 declared by the kind of program: solvers, games and synthesizers give back different things
 
     A subclass declares its fields (see `fields`), a method `default_<field>(task)` for each that may be open, `event`,
-    `releases`, `calibrated`, `seconds` and `forecast`. In a run the only lines that cost privacy are calls on the
-    curator. An `instance` below is the task; it is typed by the subclasses.
+    `releases`, `seconds` and `forecast`, and `calibrated` where its noise is not the one field `noise_multiplier`. In a
+    run the only lines that cost privacy are calls on the curator. An `instance` below is the task; it is typed by the
+    subclasses.
     """
 
     name: ClassVar[str]  # in plans and on the command line
@@ -86,9 +93,35 @@ class Program(abc.ABC, Generic[P]):
                 program = replace(program, **{field: rule(instance)})
         return program
 
-    @abc.abstractmethod
     def calibrated(self, task: Task[P]) -> Self:
-        """The program, of which all fields but the noise are set, with the noise that the budget allows."""
+        """The filled program with the noise that the budget allows, in its field `noise_multiplier`.
+
+        Returns:
+            A program whose whole plan costs at most the budget, and at least 0.999 of its epsilon.
+        """
+        if self.is_set("noise_multiplier"):
+            return self
+        if not task.is_private:
+            return self.with_(noise_multiplier=0.0)
+        return self.to_budget(task, lambda z: self.with_(noise_multiplier=z))
+
+    def to_budget(self, task: Task[P], at: Callable[[float], Self] | None = None) -> Self:
+        """A program of which all but the scale of its noise is set, with the smallest scale that the budget allows.
+
+        Args:
+            task: the budget, and what is public about the data.
+            at: the program with its noise at a scale; default: `scaled`.
+        Returns:
+            With the scale 1 where nothing is released.
+        """
+        made, public = at or self.scaled, task.public
+        if not any(leaf_counts(made(1.0).event(public))):
+            return made(1.0)
+        return made(float(calibrate(lambda z: made(z).event(public), task.budget, public.relation)))
+
+    def scaled(self, factor: float) -> Self:
+        """The same configured program with the standard deviation of all its noise times `factor`."""
+        return self.with_(noise_multiplier=self.noise_multiplier * factor)
 
     def configure(self, instance: Any) -> Self:
         """Derive what was left open and set the noise to the budget.
@@ -109,6 +142,17 @@ class Program(abc.ABC, Generic[P]):
             raise ValueError(
                 f"{self.title} is not configured: {', '.join(missing)} not set. Call `configure(instance)` first."
             )
+
+    def concluded(self, curator: Curator, run: Callable[[], Outcome]) -> Result:
+        """The result of a run of this program in float64; each kind of program has a `solve` that calls this.
+
+        Raises:
+            ValueError: the program was not configured.
+            BudgetExceeded, PlanMismatch: the curator refused a release.
+        """
+        self.check_configured()
+        with double_precision():
+            return Result.of(run(), curator.transcript)
 
     # What it can solve -------------------------------------------------------------------------------------------
     def applicable(self, problem: P, public: Public) -> str | None:
@@ -281,3 +325,69 @@ def derived_by_methods(kind: type) -> tuple[str, ...]:
     return tuple(
         name for name in dict.fromkeys(each.removeprefix("default_") for each in found) if name in own
     )
+
+
+# ---- Programs by name --------------------------------------------------------------------------------------
+class Choice(NamedTuple, Generic[K]):
+    """A program, and why "auto" took it.
+
+    Attributes:
+        solver: not configured yet.
+        reason: the end of a sentence after "because", printed in the plan; empty where the user named the program.
+    """
+
+    solver: K
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Registry(Generic[K]):
+    """The programs of one kind by their names.
+
+    Attributes:
+        kind: their class.
+        option: the argument that asks for one.
+        one: a program of the kind, in words.
+        example: the name of one of them, and an instance as it is typed.
+        offered: makers of those that `plan` compares and "auto" chooses among, with all fields open.
+        published: those of `privopt.papers`, which are named or not used at all.
+    """
+
+    kind: type[K]
+    option: str
+    one: str
+    example: tuple[str, str]
+    offered: Mapping[str, Callable[[], K]]
+    published: Mapping[str, str]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that can be asked for."""
+        return *self.offered, *self.published
+
+    def named(self, name: str) -> K:
+        """The program with one of the names, with all fields open."""
+        return self.offered[name]() if name in self.offered else papers.published(name)
+
+    def chosen(self, given: Any, automatic: Callable[[], Choice[K]]) -> Choice[K]:
+        """The program meant by a name, an instance, or "auto".
+
+        Raises:
+            TypeError: it is neither a name nor a program of the kind.
+            ValueError: an unknown name.
+        """
+        name, instance = self.example
+        if not isinstance(given, str | self.kind):
+            what = given.__name__ + " itself" if isinstance(given, type) else type(given).__name__
+            raise TypeError(
+                f"{self.option} must be 'auto', a name such as {name!r}, or {self.one} like {instance}, got {what}."
+            )
+        if given == "auto":
+            return automatic()
+        if not isinstance(given, str):
+            return Choice(given)
+        if given not in self.names:
+            raise ValueError(
+                f"{self.option} must be 'auto', one of {sorted(self.names)} or {self.one}, got {given!r}."
+            )
+        return Choice(self.named(given))

@@ -7,7 +7,6 @@ corners (points where the gradient jumps); both are tried on generated points, n
 import math
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +44,7 @@ from privopt.solvers.o2nc import O2NC
 from privopt.solvers.objective_perturbation import ObjectivePerturbation
 from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
 from privopt.solvers.posterior_descent import PosteriorDescent
+from privopt.solvers.program import Choice, Registry
 from privopt.solvers.randomized_smoothing import RandomizedSmoothing
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
@@ -90,7 +90,10 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
 }
 
 
-NAMES = (*SOLVERS, *papers.SOLVERS)  # every name that `solver=` accepts; `plan` compares those of `SOLVERS`
+REGISTRY = Registry(
+    Solver, "solver", "a Solver", ("gradient-descent", "GradientDescent()"), SOLVERS, papers.SOLVERS
+)
+NAMES, named = REGISTRY.names, REGISTRY.named  # `plan` compares those of `SOLVERS`
 
 FEW_COLUMNS = (
     2.0 / 3.0
@@ -98,24 +101,7 @@ FEW_COLUMNS = (
 MANY_COLUMNS = 100  # d above which a worst-group problem on an l1 ball selects columns first
 
 
-def named(name: str) -> Solver:
-    """The solver with a name of `NAMES`, with all fields open."""
-    return SOLVERS[name]() if name in SOLVERS else papers.published(name)
-
-
-class Choice(NamedTuple):
-    """A solver, and why "auto" took it.
-
-    Attributes:
-        solver: not configured yet.
-        reason: the end of a sentence after "because", printed in the plan; empty where the user named the solver.
-    """
-
-    solver: Solver
-    reason: str = ""
-
-
-def choose(solver: Solver | str, instance: Instance) -> Choice:
+def choose(solver: Solver | str, instance: Instance) -> Choice[Solver]:
     """The solver that `solver=` asks for, checked against the problem.
 
     Args:
@@ -125,24 +111,15 @@ def choose(solver: Solver | str, instance: Instance) -> Choice:
         TypeError: `solver` is neither a name nor a `Solver`.
         ValueError: an unknown name, a solver that cannot solve the problem, or one whose step size is too large for it.
     """
-    given: Any = solver
-    if not isinstance(given, str | Solver):
-        what = given.__name__ + " itself" if isinstance(given, type) else type(given).__name__
-        raise TypeError(
-            f"solver must be 'auto', a name such as 'gradient-descent', or a Solver like GradientDescent(), got {what}."
-        )
-    if isinstance(solver, str) and solver not in ("auto", *NAMES):
-        raise ValueError(f"solver must be 'auto', one of {sorted(NAMES)} or a Solver, got {solver!r}.")
-    if solver == "auto":
-        choice = automatic(instance)
-    else:
-        choice = Choice(with_chosen_clip(named(solver) if isinstance(solver, str) else solver))
+    choice = REGISTRY.chosen(solver, lambda: automatic(instance))
+    if solver != "auto":
+        choice = Choice(with_chosen_clip(choice.solver))
     choice.solver.check_applicable(instance.problem, instance.public)
     choice.solver.check_step_size(instance)
     return choice
 
 
-def automatic(instance: Instance) -> Choice:
+def automatic(instance: Instance) -> Choice[Solver]:
     """The default choice, from public numbers and the problem's formulas alone: the first line that fits.
 
         a loss of groups: an l1 ball in more than 100 columns             two stages for the worst group
@@ -248,7 +225,7 @@ def automatic(instance: Instance) -> Choice:
     return Choice(GradientDescent(), "neither whitening nor variance reduction applies")
 
 
-def _without_noise(instance: Instance) -> Choice:
+def _without_noise(instance: Instance) -> Choice[Solver]:
     """The default with the noise off (an infinite epsilon)."""
     problem, public = instance.problem, instance.public
     is_curved = math.isfinite(problem.loss.curvature) and problem.loss.convex is not False
@@ -259,7 +236,7 @@ def _without_noise(instance: Instance) -> Choice:
     return Choice(GradientDescent(), "without noise the plainest method converges")
 
 
-def _for_stated(instance: Instance) -> Choice:
+def _for_stated(instance: Instance) -> Choice[Solver]:
     """The default for a loss of the user's own that states a finite curvature."""
     chosen = PrivateClip(inner=GradientDescent())
     if math.isinf(instance.gradient_bound) and chosen.obstacle(instance.problem, instance.public) is None:
@@ -267,14 +244,14 @@ def _for_stated(instance: Instance) -> Choice:
     return Choice(GradientDescent(), "its steps follow the stated curvature, and its clip the stated slope")
 
 
-def _for_values(instance: Instance) -> Choice:
+def _for_values(instance: Instance) -> Choice[Solver]:
     """The default for a black box, of which only values are known."""
     reason = "it asks for values of the loss alone, and the loss is a black box"
     windowed: Solver = PrivateClip(inner=O2NC()) if instance.is_private else O2NC()
     return Choice(windowed, reason)
 
 
-def _for_groups(instance: Instance) -> Choice:
+def _for_groups(instance: Instance) -> Choice[Solver]:
     """The default for an objective that is the largest of several groups' mean losses."""
     problem, public = instance.problem, instance.public
     two_stages, whitened = WorstGroupTwoStage(), Whitening(inner=WorstGroupDescent())
@@ -285,7 +262,7 @@ def _for_groups(instance: Instance) -> Choice:
     return Choice(WorstGroupDescent(), "it weights groups against each other by their noisy losses")
 
 
-def _for_users(instance: Instance) -> Choice:
+def _for_users(instance: Instance) -> Choice[Solver]:
     """The default where the privacy unit is a user with all their records."""
     problem, public = instance.problem, instance.public
     # Frank-Wolfe's noise grows with log(2p), that of descent with sqrt(p); but descent clips users' averages, whose

@@ -19,7 +19,6 @@ from typing import ClassVar, Self
 from jaxtyping import Array
 
 from privopt.curator.base import Curator
-from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import counts, improvement, shrinkage
@@ -297,11 +296,7 @@ class Whitening(Solver):
         if not instance.is_private:
             return solver.with_(noise_multiplier=0.0, inner=inner)
         split = solver.with_(noise_multiplier=1.0 / (instance.mu * math.sqrt(self.share)), inner=inner)
-        return split.scaled(
-            calibrate(
-                lambda z: split.scaled(z).event(instance.public), instance.budget, instance.public.relation
-            )
-        )
+        return split.to_budget(instance)
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Generalised-linear losses with a ridge or no penalty and no constraint set, on at most `WIDEST` features."""

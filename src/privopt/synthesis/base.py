@@ -3,8 +3,8 @@
 import abc
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -12,14 +12,10 @@ from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
 from privopt.curator.transcript import Release, Transcript
-from privopt.ledger.calibration import calibrate
-from privopt.ledger.events import leaf_counts
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.planning.averaging import RELEASE_SECONDS, data_bytes, pass_seconds
 from privopt.planning.cell_weights import MOST_CELLS
-from privopt.planning.task import Task
-from privopt.precision import double_precision
 from privopt.problems.workload import Workload, cells_of, codes_of, marginal_of, strides_of
 from privopt.public import Public
 from privopt.result import Outcome, Result
@@ -124,20 +120,6 @@ class Synthesizer(Program[Workload]):
         weights = problem.universe if problem.universe <= 2**20 else 0
         return data_bytes(public) + 3 * problem.memory_bytes + 64 * weights
 
-    def calibrated(self, task: Task[Workload]) -> Self:
-        """The filled program with the noise that the budget allows."""
-        if self.is_set("noise_multiplier"):
-            return self
-        if not task.is_private:
-            return replace(self, noise_multiplier=0.0)
-        once = replace(self, noise_multiplier=1.0)
-        if not any(leaf_counts(once.event(task.public))):
-            return once  # nothing is released
-        multiplier = calibrate(
-            lambda z: replace(self, noise_multiplier=z).event(task.public), task.budget, task.public.relation
-        )
-        return replace(self, noise_multiplier=float(multiplier))
-
     def solve(self, curator: Curator, workload: Workload) -> Result:
         """Model the table.
 
@@ -150,14 +132,8 @@ class Synthesizer(Program[Workload]):
             ValueError: the program was not configured, or the table has other columns.
             BudgetExceeded, PlanMismatch: the curator refused a release.
         """
-        self.check_configured()
         self.check_applicable(workload, curator.public)
-        if jax.config.read("jax_enable_x64"):
-            outcome = self.run(curator, workload)
-        else:
-            with double_precision():
-                outcome = self.run(curator, workload)
-        return Result(outcome.params, outcome.status, curator.transcript, findings=outcome.findings)
+        return self.concluded(curator, lambda: self.run(curator, workload))
 
 
 # ---- Models as JAX pytrees, so that results are compared and printed like those of other programs ----------

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from privopt.queries.marginals import MarginalMeans, QueryMeans
 from privopt.result import Outcome, Status
 from privopt.solvers.fields import number
 from privopt.solvers.needs import Need
+from privopt.solvers.program import Choice, Registry
 from privopt.synthesis.adaptive_marginals import AdaptiveMarginals
 from privopt.synthesis.base import FewCells, Histogram, Synthesizer, total_weight
 from privopt.synthesis.mirror_fit import AnswerMap, LeastSquares, MirrorFit
@@ -89,44 +90,24 @@ SYNTHESIZERS: dict[str, Callable[[], Synthesizer]] = {
     "query-game-ml": QueryGameML,
     "query-game": QueryGame,
 }
-NAMES = (*SYNTHESIZERS, *papers.SYNTHESIZERS)  # all that can be asked for
+REGISTRY = Registry(
+    Synthesizer, "method", "a synthesizer", ("mwem", "MWEM()"), SYNTHESIZERS, papers.SYNTHESIZERS
+)
+NAMES, named = REGISTRY.names, REGISTRY.named
 FAINT = 0.03  # mean total variation of a marginal by noise on all of them
 SMALL_MARGINALS = 16.0  # cells, on average
 MANY_SLOPE = 10.0  # marginals, over the square root of the loudness
 
 
-def named(name: str) -> Synthesizer:
-    """The synthesizer of a name of `NAMES`, with all fields open."""
-    return SYNTHESIZERS[name]() if name in SYNTHESIZERS else papers.published(name)
-
-
-class SynthesizerChoice(NamedTuple):
-    """A synthesizer, and why "auto" took it: the end of a sentence after "because"; empty where the user named it."""
-
-    synthesizer: Synthesizer
-    reason: str = ""
-
-
-def choose_synthesizer(method: Synthesizer | str, task: WorkloadTask) -> SynthesizerChoice:
+def choose_synthesizer(method: Synthesizer | str, task: WorkloadTask) -> Choice[Synthesizer]:
     """The synthesizer meant by a name, an instance, or "auto", see `automatic_synthesizer`.
 
     Raises:
         TypeError: it is neither a name nor a synthesizer.
         ValueError: an unknown name, or a synthesizer that cannot model such a table.
     """
-    given: Any = method
-    if not isinstance(given, str | Synthesizer):
-        what = given.__name__ + " itself" if isinstance(given, type) else type(given).__name__
-        raise TypeError(
-            f"method must be 'auto', a name such as 'mwem', or a synthesizer like MWEM(), got {what}."
-        )
-    if isinstance(method, str) and method not in ("auto", *NAMES):
-        raise ValueError(f"method must be 'auto', one of {sorted(NAMES)} or a synthesizer, got {method!r}.")
-    if method == "auto":
-        choice = automatic_synthesizer(task)
-    else:
-        choice = SynthesizerChoice(named(method) if isinstance(method, str) else method)
-    choice.synthesizer.check_applicable(task.problem, task.public)
+    choice = REGISTRY.chosen(method, lambda: automatic_synthesizer(task))
+    choice.solver.check_applicable(task.problem, task.public)
     return choice
 
 
@@ -136,7 +117,7 @@ def all_noise(task: WorkloadTask) -> float:
     return NORMAL_MEAN / 2.0 * (task.problem.size / sets) * math.sqrt(sets) / loudness(task)
 
 
-def automatic_synthesizer(task: WorkloadTask) -> SynthesizerChoice:
+def automatic_synthesizer(task: WorkloadTask) -> Choice[Synthesizer]:
     """The default choice, from public numbers.
 
     Queries that are no marginals: Gaussian noise on all of them where it is faint (0.03 of their range), else the game
@@ -149,22 +130,22 @@ def automatic_synthesizer(task: WorkloadTask) -> SynthesizerChoice:
         noise = math.sqrt(workload.size) / loudness(task)
         if noise <= FAINT:
             reason = f"noise on all {workload.size:,} queries is faint, {noise:.2g} of a query's range"
-            return SynthesizerChoice(GaussianMarginals(), reason)
-        return SynthesizerChoice(
+            return Choice(GaussianMarginals(), reason)
+        return Choice(
             QueryGameML(),
             f"noise on all {workload.size:,} queries would be loud, {noise:.2g} of a query's range",
         )
     if workload.universe > MOST_CELLS:
-        return SynthesizerChoice(
+        return Choice(
             AdaptiveMarginals(), f"the joint table has {workload.universe:.2g} cells, too many to weigh each"
         )
     sets, noise = parts(workload), all_noise(task)
     if noise <= FAINT:
         reason = f"noise on all {sets:,} marginals is faint, a mean total variation of {noise:.2g}"
-        return SynthesizerChoice(GaussianMarginals(), reason)
+        return Choice(GaussianMarginals(), reason)
     if workload.size > SMALL_MARGINALS * sets:
         reason = f"noise on all {sets:,} marginals would be loud, a mean total variation of {noise:.2g}"
-        return SynthesizerChoice(AdaptiveMarginals(), reason)
+        return Choice(AdaptiveMarginals(), reason)
     if sets <= MANY_SLOPE * math.sqrt(loudness(task)):
-        return SynthesizerChoice(GaussianMarginals(), f"the {sets:,} marginals are small and not many")
-    return SynthesizerChoice(MWEM(), f"the {sets:,} marginals are small and many")
+        return Choice(GaussianMarginals(), f"the {sets:,} marginals are small and not many")
+    return Choice(MWEM(), f"the {sets:,} marginals are small and many")
