@@ -15,15 +15,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from privopt.curator.base import Curator
+from privopt.papers.reduced_o2nc import Estimates
 from privopt.papers.single_pass_o2nc import SinglePassO2NC
-from privopt.planning.o2nc import TYPICAL
 from privopt.planning.task import Instance
 from privopt.problems.losses import Loss
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, Scalar, query, static
 from privopt.queries.values import ValueSum, along, around, differences
-from privopt.solvers.online_to_nonconvex import Estimates
+from privopt.solvers.online_to_nonconvex import TYPICAL
 
 
 @query

@@ -9,7 +9,6 @@ from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.papers import phased_group_sgd
 from privopt.papers.phased_group_sgd import PhasedGroupSGD
-from privopt.planning import phased_accelerated_erm
 from privopt.planning import users as phases
 from privopt.planning.task import Instance
 from privopt.problems import losses
@@ -17,6 +16,7 @@ from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser, Ridge
 from privopt.public import Public, Relation
 from privopt.solve import minimize
+from privopt.solvers import phased_accelerated_erm
 from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
 from privopt.solvers.registry import choose
 from privopt.solvers.user_gradient_descent import UserGradientDescent
@@ -83,7 +83,7 @@ def test_the_balanced_number_of_groups_is_about_root_d_over_epsilon():
 
 def test_an_accelerated_phase_is_as_long_as_a_gap_takes_to_halve_and_no_longer_than_25_steps():
     solver = PhasedAcceleratedERM(smoothness=5.0, strength=1.0).configure(instance())
-    assert phased_accelerated_erm.strengths(solver) == (1.0, 2.0, 4.0)
+    assert solver.strengths == (1.0, 2.0, 4.0)
     assert solver.lengths == tuple((math.ceil(4 * math.sqrt(1 + 5.0 / lam)),) for lam in (1.0, 2.0, 4.0))
     weak = PhasedAcceleratedERM(smoothness=5.0, strength=1e-3).configure(instance())
     assert weak.lengths == ((25,),) * 3

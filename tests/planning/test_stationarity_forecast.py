@@ -6,7 +6,6 @@ from privopt import Budget, Problem, losses, regularisers
 from privopt.papers.single_pass_o2nc import SinglePassO2NC
 from privopt.papers.variance_reduced_o2nc import VarianceReducedO2NC
 from privopt.planning.goldstein_bounds import StationarityTask, plain_bound, task_of
-from privopt.planning.o2nc import stddev
 from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems.black_box import BlackBox
@@ -32,7 +31,7 @@ def test_a_run_that_meets_the_theorems_conditions_states_its_bound():
     solver = O2NC(**PROVED).configure(here)
     task = task_of(here, clip=solver.clip, radius=0.5, distance=solver.distance)
     assert isinstance(task, StationarityTask)
-    stated = plain_bound(task, window=1000, blocks=20, noise=stddev(solver, here))
+    stated = plain_bound(task, window=1000, blocks=20, noise=solver.deviation(here.public))
     assert plan.bound.value == pytest.approx(stated)
     assert stated == pytest.approx(
         plain_bound(task, window=1000, blocks=20), rel=0.1

@@ -4,13 +4,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from privopt.planning.phased_accelerated_erm import gap_bound, stage_lengths
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1
-from privopt.solvers.phased_accelerated_erm import ACSAState, ac_sa_step, gradient_point
+from privopt.solvers.ac_sa import ACSAState, ac_sa_step, gap_bound, gradient_point, stage_lengths
 
 CURVATURES, LINEAR = np.array([1.0, 0.3, 0.05]), np.array([1.0, -1.0, 0.5])
 PLAIN = Problem(losses.squared)

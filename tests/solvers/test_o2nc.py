@@ -13,7 +13,6 @@ from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.curves import gaussian_mu
 from privopt.ledger.ledger import Ledger
-from privopt.planning import o2nc as planning
 from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
@@ -92,12 +91,12 @@ def test_the_practical_reference_run():
 def test_the_schedule_of_the_practical_mode():
     public = Public(n=20_190, d=10, row_bound=1.0)
     solver = O2NC(distance=4.0, clip=1.0).configure(Instance(PROBLEM, public, Budget(1.0, 1e-6)))
-    sigma = planning.deviation(solver, public)
+    sigma = solver.deviation(public)
     assert sigma == pytest.approx(0.007248497753, rel=1e-3)  # calibration leaves a little
     exact = 2.0 * math.sqrt(300) / (20_190 * gaussian_mu(1.0, 1e-6))
     assert exact == pytest.approx(0.007248497753, abs=1e-10)
-    longest, step_sizes = planning.schedule(solver, parameters=10, stddev=0.007248497753)
-    radii = planning.radii(solver)
+    step_sizes = solver.schedule(parameters=10, stddev=0.007248497753)
+    radii, longest = solver.windows.reaches, solver.windows.longest
     for t, a, length, eta in (
         (1, 1.016666666667, 0.096825396825, 0.287838601244),
         (300, 0.02, 0.001904761905, 0.005662398713),
@@ -122,7 +121,7 @@ def test_no_run_goes_further_than_its_steps_allow():
     enormous = FormulaNoise(lambda k, shape: 1e6 * formula(k, shape))
     result = solve(enormous, distance=2.0, steps=40, window=4)
     solver = O2NC(distance=2.0, steps=40, window=4, mode="practical")
-    longest = 2.0 * planning.radii(solver) / 5.0
+    longest = 2.0 * solver.windows.reaches / 5.0
     assert np.linalg.norm(result.params) <= longest.sum()
     assert result.status is Status.FINISHED
 

@@ -1,16 +1,18 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from privopt.planning.o2nc import block_reach, longest_move, places_of, step_length, whole_blocks
 from privopt.precision import double_precision
 from privopt.solvers.online_to_nonconvex import (
     flattest_block,
+    longest_move,
     mean_of_points,
+    moved,
     opened,
-    reach_of_points,
+    places_of,
     schedule,
-    take_step,
+    whole_blocks,
 )
 
 I, J = np.arange(1, 41)[:, None], np.arange(1, 4)[None, :]
@@ -23,6 +25,23 @@ TARGETS = 1.5 * np.abs(np.sin(np.arange(1, 41)))
 def precise():
     with double_precision():
         yield
+
+
+take_step = jax.jit(moved)
+
+
+def block_reach(radius, window, places):
+    """How far the points of a block of M lie from their mean, at most, with steps no longer than D.
+
+    Points k steps apart are at most k D apart in the middle of steps, (k + 1) D anywhere on them; averaged over the
+    block that is D (M - 1) / 2 or less than D (M + 1) / 2.
+    """
+    return radius * (window - 1 if places == "middle" else window + 1) / 2.0
+
+
+def reach_of_points(state, centre):
+    """How far the points that make the result lie from a point, at most."""
+    return np.sqrt(np.max(np.sum(np.square(state.points - centre[None]), axis=1), initial=0.0))
 
 
 def mean_gradient(at, clip):
@@ -45,7 +64,7 @@ def run(plan, *, start=np.zeros(3), gradient=lambda at: mean_gradient(at, 0.8), 
 
 
 def test_the_reference_run_has_its_values():
-    state, visited = run(schedule(np.full(20, step_length(0.3, 5)), 0.15, 0.5), window=5)
+    state, visited = run(schedule(np.full(20, 2.0 * 0.3 / 6), 0.15, 0.5), window=5)
     expected = {
         1: [0.0037124719, -0.0010637332, -0.0028271335],
         19: [1.6072892101, -0.2953902909, 0.0632940357],

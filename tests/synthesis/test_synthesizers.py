@@ -13,7 +13,6 @@ from privopt.ledger.ledger import Ledger
 from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.noise import NoiseSource
 from privopt.papers.pmw import PrivateMultiplicativeWeights
-from privopt.planning import query_games
 from privopt.planning.task import Task
 from privopt.problems.workload import Workload
 from privopt.public import Public, Relation
@@ -107,10 +106,10 @@ def test_the_literal_game_is_priced_by_its_closed_form_and_keeps_its_bound():
     game = QueryGame(variant="literal", rounds=300).configure(task)
     rounds, draws = game.rounds, game.draws
     squares = (rounds - 1) * rounds * (2 * rounds - 1) / 6
-    step = query_games.literal_step(game, units.public)
+    step = game.literal_step(units.public)
     rho = draws * squares * (2 * step / N) ** 2 / 8
     assert rho == pytest.approx(zcdp_rho_budget(1.0, 1e-6), rel=1e-4)
-    bound = query_games.game_bound(game, task)
+    bound = game.bound(task)
     assert bound is not None
     expected = (
         math.sqrt(math.log(32) / (2 * rounds)) + math.log(2 * workload.size) / (step * rounds) + step / 2

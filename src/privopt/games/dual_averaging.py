@@ -47,9 +47,6 @@ class DualAveraging(RoundSolver):
     cap: float = number(5.0, above=0)
     sizes: tuple[int, ...] = derived()
 
-    def default_held(self, task: Task[Game]) -> bool:
-        return planning.default_held(self, task)
-
     def default_steps(self, task: Task[Game]) -> int:
         return planning.default_steps(self, task)
 
@@ -101,14 +98,6 @@ class DualAveraging(RoundSolver):
             self.player(who), steps=self.steps, scale=move.scale, power=self.power, draws=move.draws,
             sizes=self.sizes, public=public,
         )  # fmt: skip
-
-    def player(self, who: Who) -> Player:
-        """One player of the game that it was configured for."""
-        return self.players[0 if who == "x" else 1]
-
-    def choosing(self) -> list[Who]:
-        """The players who have a choice."""
-        return [one.who for one in self.players if one.vertices.count > 1] if self.steps > 0 else []
 
     def event(self, public: Public) -> Event:
         """Two streams of draws, or Gaussian releases, a player; batches that only feed streams are free."""

@@ -14,13 +14,11 @@ import numpy as np
 from privopt.curator.base import Curator
 from privopt.games.gradients import Gradients, Strategy
 from privopt.games.rounds import RoundSolver
-from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, repeat, sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import saddle
-from privopt.planning import saddle as planning
 from privopt.planning.plan import Bound
-from privopt.planning.sampled_dual_averaging import default_held, movers
+from privopt.planning.sampled_dual_averaging import movers, price_shares
 from privopt.planning.task import Forecast, Task
 from privopt.problems.saddle import Game, Player, Who
 from privopt.problems.vertices import set_of
@@ -50,18 +48,36 @@ class GradientPlayers(RoundSolver):
     noise_x: float = derived(at_least=0, below=math.inf)
     noise_y: float = derived(at_least=0, below=math.inf)
 
+    def default_clip_x(self, task: Task[Game]) -> float:
+        return self.default_clip(task, task.problem.x)
+
+    def default_clip_y(self, task: Task[Game]) -> float:
+        return self.default_clip(task, task.problem.y)
+
+    @abc.abstractmethod
+    def default_clip(self, task: Task[Game], player: Player) -> float:
+        """C of a player."""
+
     @abc.abstractmethod
     def default_step(self, who: Who, task: Task[Game]) -> float:
         """The length of a player's steps, once the noise is known."""
 
     def applicable(self, problem: Game, public: Public) -> str | None:
         """Sets that can be projected onto."""
-        refused = [planning.obstacle(player) for player in problem.players.values()]
-        return next((why for why in refused if why), None) or super().applicable(problem, public)
+        try:
+            for player in problem.players.values():
+                set_of(player.vertices)
+        except TypeError as refused:
+            return str(refused).rstrip(".")
+        return super().applicable(problem, public)
 
     def calibrated(self, task: Task[Game]) -> Self:
         """Noise set to the budget, and then the steps to the noise."""
-        shares = planning.noise_shares(self, task)
+        uses = max(1, self.rounds_of_data())
+        # What the common noise multiplier is multiplied by: the dearer player's is smaller.
+        shares: dict[Who, float] = {
+            who: math.sqrt(uses / (2.0 * share)) for who, share in price_shares(task.problem).items()
+        }
         wanted: list[Who] = [who for who in shares if not self.is_set(f"noise_{who}")]
 
         def at(level: float) -> Self:
@@ -73,20 +89,12 @@ class GradientPlayers(RoundSolver):
             }
             return self.with_(**noise, **still)
 
-        if not wanted or not task.is_private or not self.rounds_of_data():
-            solver = at(0.0)
-        else:
-            solver = at(
-                calibrate(lambda level: at(level).event(task.public), task.budget, task.public.relation)
-            )
+        priced = wanted and task.is_private and self.rounds_of_data()
+        solver = self.to_budget(task, at) if priced else at(0.0)
         for who in task.problem.players:
             if not solver.is_set(f"step_{who}"):
                 solver = solver.with_(**{f"step_{who}": solver.default_step(who, task)})
         return solver
-
-    def choosing(self) -> list[Who]:
-        """The players who have a choice."""
-        return [one.who for one in self.players if one.vertices.count > 1]
 
     def event(self, public: Public) -> Event:
         """A Gaussian release for every gradient of a player with a choice."""
@@ -97,9 +105,25 @@ class GradientPlayers(RoundSolver):
         noise: dict[Who, float] = {"x": self.noise_x, "y": self.noise_y}
         return sequence([repeat(Gaussian(noise[who]).event(), rounds) for who in self.choosing()])
 
-    def releases(self) -> int:
-        """One for every gradient of a player with a choice."""
-        return self.rounds_of_data() * len(self.choosing())
+    def _moved(
+        self,
+        curator: Curator,
+        game: Game,
+        gradients: Gradients,
+        origin: dict[Who, Strategy],
+        at: dict[Who, Strategy],
+    ) -> dict[Who, Strategy]:
+        """Each player's projected step from `origin`, along the noisy gradient at `at`."""
+        found = dict(origin)
+        clips: dict[Who, float] = {"x": self.clip_x, "y": self.clip_y}
+        steps: dict[Who, float] = {"x": self.step_x, "y": self.step_y}
+        noise: dict[Who, float] = {"x": self.noise_x, "y": self.noise_y}
+        for who in movers(game):
+            query = gradients.in_coordinates(who, at["x"], at["y"], clips[who])
+            released = np.asarray(curator.release(query, Gaussian(noise[who])))
+            moved = origin[who] - steps[who] * released
+            found[who] = np.asarray(set_of(game.players[who].vertices).project(jnp.asarray(moved)))
+        return found
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -135,14 +159,6 @@ CLIP_SHARE = 0.3  # of the longest gradient; measured, as what follows
 STEP_SHARE = 0.5
 
 
-def default_clip(who: Who, task: Task[Game]) -> float:
-    """C, infinite without noise: nothing is shortened there."""
-    if not task.is_private:
-        return math.inf
-    player = task.problem.players[who]
-    return CLIP_SHARE * math.sqrt(player.vertices.dimension) * player.half_range / player.vertices.largest
-
-
 @dataclass(frozen=True, kw_only=True)
 class NoisyExtragradient(GradientPlayers):
     """Projected extragradient steps on noisy mean gradients of all units; an average of the points ahead is the result.
@@ -165,19 +181,16 @@ class NoisyExtragradient(GradientPlayers):
 
     name: ClassVar[str] = "noisy-extragradient"
 
-    def default_held(self, task: Task[Game]) -> bool:
-        return default_held(self, task)
-
     def default_steps(self, task: Task[Game]) -> int:
         """T."""
         del task
         return STEPS
 
-    def default_clip_x(self, task: Task[Game]) -> float:
-        return default_clip("x", task)
-
-    def default_clip_y(self, task: Task[Game]) -> float:
-        return default_clip("y", task)
+    def default_clip(self, task: Task[Game], player: Player) -> float:
+        """C, infinite without noise: nothing is shortened there."""
+        if not task.is_private:
+            return math.inf
+        return CLIP_SHARE * math.sqrt(player.vertices.dimension) * player.half_range / player.vertices.largest
 
     def default_step(self, who: Who, task: Task[Game]) -> float:
         """eta."""
@@ -190,14 +203,7 @@ class NoisyExtragradient(GradientPlayers):
 
     def forecast(self, instance: Task[Game]) -> Forecast:
         """The typical gap of games that bend, and the bound."""
-        gap = saddle.bent_gap(instance)
-        return Forecast(
-            excess=min(gap, saddle.trivial_gap(instance.problem)),
-            meaning=saddle.TYPICAL.split(";")[0],
-            bound=self._bound(instance),
-            notices=tuple(saddle.game_notices(instance, gap)),
-            measure=saddle.GAP,
-        )
+        return saddle.typical(instance, saddle.bent_gap(instance), self._bound(instance))
 
     def run(self, curator: Curator, game: Game) -> Outcome:
         """Steps of both players from the same point: ahead, and from where they were by what was found ahead."""
@@ -213,26 +219,6 @@ class NoisyExtragradient(GradientPlayers):
             for who in points:
                 averages[who] = averages[who] + (ahead[who] - averages[who]) * ((t + 1.0) / total)
         return Outcome((averages["x"], averages["y"]), Status.FINISHED)
-
-    def _moved(
-        self,
-        curator: Curator,
-        game: Game,
-        gradients: Gradients,
-        origin: dict[Who, Strategy],
-        at: dict[Who, Strategy],
-    ) -> dict[Who, Strategy]:
-        """Each player's projected step from `origin`, along the noisy gradient at `at`."""
-        found = dict(origin)
-        clips: dict[Who, float] = {"x": self.clip_x, "y": self.clip_y}
-        steps: dict[Who, float] = {"x": self.step_x, "y": self.step_y}
-        noise: dict[Who, float] = {"x": self.noise_x, "y": self.noise_y}
-        for who in movers(game):
-            query = gradients.in_coordinates(who, at["x"], at["y"], clips[who])
-            released = np.asarray(curator.release(query, Gaussian(noise[who])))
-            moved = origin[who] - steps[who] * released
-            found[who] = np.asarray(set_of(game.players[who].vertices).project(jnp.asarray(moved)))
-        return found
 
     def _bound(self, task: Task[Game]) -> Bound | None:
         """The sum over the players that the comment above the class states."""
@@ -259,7 +245,11 @@ class NoisyExtragradient(GradientPlayers):
 
 
 # ---- Private gradient descent and ascent for games: the classical baseline ---------------------------------
-# Source: Yang, Lei, Li, Rafique, Zhu 2022; Boob, Guzman 2023 (private stochastic gradient descent ascent).
+# Source: Yang, Lei, Li, Rafique, Zhu 2022; Boob, Guzman 2023 (private stochastic gradient descent ascent). The numbers
+# are for utility only.
+BASELINE_STEPS = 150
+MEAN_SHARE = 0.1  # of the clip that a mean gradient is long; measured
+STEP_GAIN = 2.0  # of the step that the bound of descent asks for; measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,34 +268,34 @@ class SaddleGradientDescent(GradientPlayers):
 
     name: ClassVar[str] = "saddle-gradient-descent"
 
-    def default_held(self, task: Task[Game]) -> bool:
-        return default_held(self, task)
-
     def default_steps(self, task: Task[Game]) -> int:
         del task
-        return planning.STEPS
+        return BASELINE_STEPS
 
-    def default_clip_x(self, task: Task[Game]) -> float:
-        return planning.default_clip("x", task)
-
-    def default_clip_y(self, task: Task[Game]) -> float:
-        return planning.default_clip("y", task)
+    def default_clip(self, task: Task[Game], player: Player) -> float:
+        """C, from which on no gradient whose entries keep to the half-range is shortened."""
+        del task
+        return player.half_range * math.sqrt(player.vertices.count)
 
     def default_step(self, who: Who, task: Task[Game]) -> float:
-        """See `planning.saddle`."""
-        return planning.default_step(who, self, task)
+        """D / (sqrt(T) g), D the set's diameter and g the length of a noisy mean gradient."""
+        player = task.problem.players[who]
+        clip = getattr(self, f"clip_{who}")
+        diameter = set_of(player.vertices).diameter_in((player.vertices.dimension,))
+        sigma = getattr(self, f"noise_{who}") * task.public.relation.factor * clip / task.public.n
+        length = math.hypot(MEAN_SHARE * clip, sigma * math.sqrt(player.vertices.dimension))
+        return STEP_GAIN * diameter / (math.sqrt(max(self.steps, 1)) * length)
 
     def forecast(self, instance: Task[Game]) -> Forecast:
-        return planning.forecast(self, instance)
+        """About that of noisy exponentiated gradient."""
+        return saddle.typical(instance, saddle.noised_gap(instance))
 
     def run(self, curator: Curator, game: Game) -> Outcome:
         """Steps of both players from the same point, projected."""
-        points = {who: player.vertices.mix(player.vertices.uniform()) for who, player in game.players.items()}
+        points: dict[Who, Strategy] = {
+            who: player.vertices.mix(player.vertices.uniform()) for who, player in game.players.items()
+        }
         averages, total = {who: point.copy() for who, point in points.items()}, 0.0
-        clips: dict[Who, float] = {"x": self.clip_x, "y": self.clip_y}
-        steps: dict[Who, float] = {"x": self.step_x, "y": self.step_y}
-        noise: dict[Who, float] = {"x": self.noise_x, "y": self.noise_y}
-        choosing = list(movers(game))
         gradients = Gradients.on(curator, game, hold=self.held) if self.steps > 1 else Gradients(game)
         for t in range(self.steps):
             total += t + 1.0
@@ -313,10 +303,5 @@ class SaddleGradientDescent(GradientPlayers):
                 averages[who] = averages[who] + (points[who] - averages[who]) * ((t + 1.0) / total)
             if t == self.steps - 1:
                 break
-            x, y = points["x"], points["y"]
-            for who in choosing:
-                query = gradients.in_coordinates(who, x, y, clips[who])
-                released = np.asarray(curator.release(query, Gaussian(noise[who])))
-                moved = points[who] - steps[who] * released
-                points[who] = np.asarray(set_of(game.players[who].vertices).project(jnp.asarray(moved)))
+            points = self._moved(curator, game, gradients, points, points)
         return Outcome((averages["x"], averages["y"]), Status.FINISHED)

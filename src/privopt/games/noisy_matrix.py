@@ -83,13 +83,7 @@ class NoisyMatrix(GameSolver):
 
     def forecast(self, instance: Task[Game]) -> Forecast:
         """The typical gap."""
-        gap = predicted(instance)
-        return Forecast(
-            excess=min(gap, saddle.trivial_gap(instance.problem)),
-            meaning=saddle.TYPICAL.split(";")[0],
-            notices=tuple(saddle.game_notices(instance, gap)),
-            measure=saddle.GAP,
-        )
+        return saddle.typical(instance, predicted(instance))
 
     def run(self, curator: Curator, game: Game) -> Outcome:
         """Release and solve."""

@@ -14,11 +14,13 @@ from privopt.games.gradients import Gradients, Move, Strategy
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.vertex_stream import VertexSampler
 from privopt.planning.plan import Finding, Picture, bars, line
-from privopt.problems.saddle import Game, Player, Who
+from privopt.planning.task import Task
+from privopt.problems.saddle import BilinearGame, Game, Player, Who
 from privopt.result import Outcome, Status
 from privopt.solvers.fields import derived
 
 Weights = NDArray[np.float64]
+HELD_CELLS = 10_000_000
 
 
 class Mover(Protocol):
@@ -251,6 +253,23 @@ class RoundSolver(GameSolver):
 
     steps: int = derived(at_least=0)
     held: bool = derived()
+
+    def default_held(self, task: Task[Game]) -> bool:
+        """Bilinear games whose payoffs fit in memory; each batch of one pass holds its own."""
+        game = task.problem
+        return isinstance(game, BilinearGame) and 0 < game.rows * game.columns <= HELD_CELLS
+
+    def player(self, who: Who) -> Player:
+        """One player of the game that it was configured for."""
+        return self.players[0 if who == "x" else 1]
+
+    def choosing(self) -> list[Who]:
+        """The players who have a choice."""
+        return [one.who for one in self.players if one.vertices.count > 1] if self.steps > 0 else []
+
+    def releases(self) -> int:
+        """One for every round and player with a choice."""
+        return self.rounds_of_data() * len(self.choosing())
 
     def moves(self) -> Mapping[Who, Move]:
         """How the players move, where that is set player by player."""

@@ -12,11 +12,10 @@ import numpy as np
 from privopt.curator.base import Curator
 from privopt.games.gradients import Gradients
 from privopt.games.rounds import RoundSolver, Weights, outcome_of, uniform_outcome
-from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, repeat, sequence
 from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.planning import saddle
-from privopt.planning.sampled_dual_averaging import default_held, movers, price_shares
+from privopt.planning.sampled_dual_averaging import movers, price_shares
 from privopt.planning.task import Forecast, Task
 from privopt.problems.saddle import Game, Who
 from privopt.public import Public
@@ -51,9 +50,6 @@ class BestResponse(RoundSolver):
     range_x: float = derived(above=0)
     range_y: float = derived(above=0)
 
-    def default_held(self, task: Task[Game]) -> bool:
-        return default_held(self, task)
-
     def default_steps(self, task: Task[Game]) -> int:
         """T at which the inverse temperature of a choice, (n / (2 c L)) sqrt(8 rho / T), is AIM 2 log m sqrt(T) / L."""
         choosing = movers(task.problem)
@@ -86,15 +82,11 @@ class BestResponse(RoundSolver):
             return self.with_(**{f"range_{who}": math.inf for who in wanted})
         if not wanted or self.steps < 1:
             return at(1.0)
-        return at(calibrate(lambda level: at(level).event(task.public), task.budget, task.public.relation))
+        return self.to_budget(task, at)
 
     def rounds_of_data(self) -> int:
         """All: the first answers to the uniform strategy."""
         return self.steps
-
-    def choosing(self) -> list[Who]:
-        """The players who have a choice."""
-        return [one.who for one in self.players if one.vertices.count > 1]
 
     def event(self, public: Public) -> Event:
         """A selection a step and player with a choice."""
@@ -105,10 +97,6 @@ class BestResponse(RoundSolver):
         return sequence(
             [repeat(ExponentialMechanism(ranges[who]).event(), self.steps) for who in self.choosing()]
         )
-
-    def releases(self) -> int:
-        """A step and player with a choice."""
-        return self.steps * len(self.choosing())
 
     def forecast(self, instance: Task[Game]) -> Forecast:
         """Nothing is known but what a user should read."""

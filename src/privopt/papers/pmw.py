@@ -15,8 +15,7 @@ from privopt.curator.handles import HiddenMean, Stream
 from privopt.ledger.events import Event, NoEvent, Repeated
 from privopt.ledger.events import Sequence as EventSequence
 from privopt.mechanisms.tests import AboveThreshold
-from privopt.planning import query_games as planning
-from privopt.planning.cell_weights import WorkloadTask
+from privopt.planning.cell_weights import WorkloadTask, loudness
 from privopt.planning.plan import Finding
 from privopt.planning.task import Forecast
 from privopt.precision import double_precision
@@ -62,13 +61,18 @@ class PrivateMultiplicativeWeights(Synthesizer):
     threshold: float = derived(above=0, below=1)
 
     def default_questions(self, task: WorkloadTask) -> int:
-        return planning.default_questions(self, task)
+        """Each query once."""
+        return task.problem.size
 
     def default_updates(self, task: WorkloadTask) -> int:
-        return planning.default_updates(self, task)
+        """sqrt(kappa) / 2, kappa the loudness of the data; at most one a query."""
+        return min(max(1, round(math.sqrt(loudness(task)) / 2)), task.problem.size)
 
     def default_threshold(self, task: WorkloadTask) -> float:
-        return planning.default_threshold(self, task)
+        """The error above which a query is answered from the data: six times the noise of a test."""
+        if not task.is_private:
+            return 1e-6
+        return min(0.5, 6.0 * math.sqrt(max(1, self.updates) / self.tests_share) / loudness(task))
 
     @property
     def adaptive(self) -> bool:
@@ -97,8 +101,12 @@ class PrivateMultiplicativeWeights(Synthesizer):
         return 2 * self.updates + self.questions if self.updates else 0
 
     def forecast(self, instance: WorkloadTask) -> Forecast:
-        """See `planning.query_games`."""
-        return planning.updates_forecast(self, instance)
+        """How wrong an answer by the model may be."""
+        found = Finding(
+            self.threshold, "about the error of an answer that the model gives, as a share of all units"
+        )
+        meaning = "the bound of the source holds if the updates suffice; see the indicators"
+        return Forecast(meaning=meaning, indicators={"threshold": found})
 
     def fit_seconds(self, workload: Workload) -> float:
         return self.questions * (1e-3 + 1e-8 * workload.universe * len(workload.levels))

@@ -27,7 +27,7 @@ from privopt.mechanisms.vertex_stream import VertexSampler
 from privopt.planning import saddle
 from privopt.planning.averaging import FEWEST, balanced_sizes
 from privopt.planning.plan import Bound, Finding
-from privopt.planning.sampled_dual_averaging import default_held, is_pure, movers, price_shares, total_price
+from privopt.planning.sampled_dual_averaging import is_pure, movers, price_shares, total_price
 from privopt.planning.task import Forecast, Task
 from privopt.problems.saddle import Game, Player, Who
 from privopt.public import Public
@@ -152,9 +152,6 @@ class SaddleMirrorDescent(RoundSolver):
     step_x: float = derived(at_least=0, below=math.inf)
     step_y: float = derived(at_least=0, below=math.inf)
 
-    def default_held(self, task: Task[Game]) -> bool:
-        return default_held(self, task)
-
     def default_steps(self, task: Task[Game]) -> int:
         """T."""
         return self.best(task)[0]
@@ -210,10 +207,6 @@ class SaddleMirrorDescent(RoundSolver):
         """The epsilon of a configured solver at the budget's delta."""
         return accounting.epsilon(self.event(task.public), task.budget.delta, task.public.relation)
 
-    def choosing(self) -> list[Player]:
-        """The players who have a choice."""
-        return [one for one in self.players if one.vertices.count > 1] if self.steps > 0 else []
-
     def sampler(self, player: Player, public: Public) -> VertexSampler:
         """One player's draws: softmax of minus `step` times the sum of the gradients so far."""
         step = self.step_x if player.who == "x" else self.step_y
@@ -230,7 +223,7 @@ class SaddleMirrorDescent(RoundSolver):
 
     def event(self, public: Public) -> Event:
         """Two streams of draws; the batches that feed them are free."""
-        streams = [self.sampler(player, public).event() for player in self.choosing()]
+        streams = [self.sampler(self.player(who), public).event() for who in self.choosing()]
         if self.steps < 2:
             return sequence(streams)
         sizes = schedule(self.schedule, self.steps, self.epochs, public.n).sizes

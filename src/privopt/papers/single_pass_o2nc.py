@@ -13,6 +13,7 @@ Source: Kornowski, Liu, Talwar 2024, Algorithms 2, 3 and 5.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -35,28 +36,14 @@ from privopt.mechanisms.strategies import (
     prefix_noise,
     square_root_toeplitz,
 )
-from privopt.planning import averaging, o2nc
-from privopt.planning.averaging import Estimate, two_point_values
-from privopt.planning.goldstein_bounds import with_method_bounds
-from privopt.planning.notices import NOISE_IS_OFF, large_delta
-from privopt.planning.o2nc import Places, longest_move, step_length, whole_blocks
+from privopt.papers.reduced_o2nc import Estimate, Estimates, ReducedO2NC
 from privopt.planning.plan import Plan
-from privopt.planning.task import Forecast, Instance
+from privopt.planning.task import Instance
 from privopt.problems.problem import Problem
 from privopt.public import Public
-from privopt.result import Outcome, ending
-from privopt.solvers.base import StepwiseSolver
+from privopt.queries.base import MeanQuery
 from privopt.solvers.fields import choice, derived, number, optional
-from privopt.solvers.needs import Need
-from privopt.solvers.o2nc import O2NC
-from privopt.solvers.online_to_nonconvex import (
-    Estimates,
-    opened,
-    public_numbers,
-    result,
-    schedule,
-    take_penalised_step,
-)
+from privopt.solvers.online_to_nonconvex import Mode, Places, Returns, longest_move
 
 # ---- Defaults, batches, correlated noise and forecast of single-pass O2NC ----------------------------------
 # Every unit is in at most one batch. With variance reduction S steps make a period: a gradient on a batch of B1 units,
@@ -88,7 +75,7 @@ def as_bands(strategy: Strategy) -> Banded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SinglePassO2NC(StepwiseSolver):
+class SinglePassO2NC(ReducedO2NC):
     """O2NC in one pass over disjoint random batches; see the module for the gradients.
 
     Attributes:
@@ -100,7 +87,7 @@ class SinglePassO2NC(StepwiseSolver):
         share: part of the units in the batches at the periods' starts.
         estimate: what is asked for: "plain" gradients of the loss as it is, gradients of its average over a ball
             ("exact" where it has a closed formula, "lune" and "translate" from random points of each unit), or
-            "values" of the loss only. See `planning.averaging`.
+            "values" of the loss only. See `papers.reduced_o2nc`.
         smoothing: radius of that ball, parameter units.
         mode: "practical": the radius falls from a quarter of the distance; "guarantee": it is constant.
         distance: R, a guess of how far a good point is from the start; sets the radii of the practical mode.
@@ -109,7 +96,7 @@ class SinglePassO2NC(StepwiseSolver):
         slope_clip: H, of one unit's change of gradient over the distance; "lune" has none.
         draws: m, random shifts of one unit ("translate").
         typical: G, the norm of a mean gradient that the step size allows for, beside the noise.
-        step_size: eta, the same at every step; by default the schedule of `planning.o2nc`.
+        step_size: eta, the same at every step; by default the schedule of `solvers.online_to_nonconvex`.
         places: where on each step the gradient is taken: "uniform" (anywhere, by public chance) or in its "middle",
             which halves the longest change.
         returns: "tail" (mean of the last tenth of the points), "last" (of the last window), "random" (of a uniformly
@@ -129,8 +116,10 @@ class SinglePassO2NC(StepwiseSolver):
     """
 
     name: ClassVar[str] = "single-pass-o2nc"
-    needs: ClassVar[tuple[Need, ...]] = O2NC.needs
-    by_values: ClassVar[bool] = True
+    faint_advice: ClassVar[str] = (
+        "one pass over so few units says next to nothing. A method that passes over the data many times (o2nc) has "
+        "far less noise."
+    )
 
     window: int = derived(at_least=1)
     variance_reduction: bool = False
@@ -138,7 +127,7 @@ class SinglePassO2NC(StepwiseSolver):
     share: float = number(0.6, above=0, below=1)
     estimate: Estimate = derived()
     smoothing: float = derived(above=0)
-    mode: Literal["practical", "guarantee"] = choice("practical")
+    mode: Mode = choice("practical")
     distance: float = derived(above=0)
     radius: float = derived(above=0)
     clip: float = derived(above=0)
@@ -147,47 +136,21 @@ class SinglePassO2NC(StepwiseSolver):
     typical: float = derived(above=0)
     step_size: float | None = optional(above=0)
     places: Places = derived()
-    returns: o2nc.Returns = derived()
+    returns: Returns = derived()
     strategy: Literal["optimum", "blocks"] = choice("optimum")
 
     def default_steps(self, instance: Instance) -> int:
         """T: at most 60, fewer for few units, which are divided among the steps."""
         return min(STEPS, instance.public.n // (4 if self.variance_reduction else 2))
 
-    def default_window(self, instance: Instance) -> int:
-        return o2nc.window(self, instance)
-
-    def default_distance(self, instance: Instance) -> float:
-        return o2nc.distance(self, instance)
-
-    def default_radius(self, instance: Instance) -> float:
-        del instance
-        return self.distance * o2nc.GUARANTEE_RADIUS
-
-    def default_smoothing(self, instance: Instance) -> float:
-        """The radius of the ball over which the loss is averaged, in parameter units."""
-        share = REDUCED_SMOOTHING if self.variance_reduction else SMOOTHING
-        return averaging.smoothing(self, instance, share)
-
-    def default_clip(self, instance: Instance) -> float:
-        return averaging.clip(self, instance)
-
-    def default_typical(self, instance: Instance) -> float:
-        return o2nc.typical(self, instance)
-
-    def default_returns(self, instance: Instance) -> o2nc.Returns:
-        del instance
-        return "last" if self.mode == "guarantee" else "tail"
+    @property
+    def smoothing_share(self) -> float:
+        """The radius of the smoothing ball over the distance R."""
+        return REDUCED_SMOOTHING if self.variance_reduction else SMOOTHING
 
     def default_places(self, instance: Instance) -> Places:
         del instance
         return "middle" if self.variance_reduction else "uniform"
-
-    def default_estimate(self, instance: Instance) -> Estimate:
-        return averaging.estimate(self, instance)
-
-    def default_slope_clip(self, instance: Instance) -> float:
-        return averaging.slope_clip(self, instance)
 
     def default_period(self, instance: Instance) -> int:
         """S: 4, or 1 where the clipping norm of a change is not below that of a gradient."""
@@ -203,52 +166,26 @@ class SinglePassO2NC(StepwiseSolver):
                 "leave it out."
             )
 
-    def forecast(self, instance: Instance) -> Forecast:
-        """The theorems' bounds on the gradient, and notices; no prediction of the excess."""
-        meaning = "the method says where the loss is flat, not how far the result is from a minimum"
-        found = averaging.few_directions(self, instance)
-        if not instance.is_private:
-            return Forecast(meaning=meaning, notices=(NOISE_IS_OFF, *found))
-        found = (*large_delta(instance), *found)
-        noise = self.noise_of_steps(instance.public, instance.parameters)
-        noise_square = instance.parameters * float(np.mean(noise**2)) if len(noise) else 0.0
-        if noise_square > o2nc.FAINT * self.clip**2 * self.window:
-            found += (
-                "the noise of a window of steps is more than ten times the clip: one pass over so few units says next "
-                "to nothing. A method that passes over the data many times (o2nc) has far less noise.",
-            )
-        if self.variance_reduction and self.period == 1:
-            found += (
-                "at this smoothing the gradient can change by as much as its own length in one step, so every step "
-                "takes a gradient and none a difference: a larger `smoothing` or a smaller radius would change that.",
-            )
-        return with_method_bounds(
-            Forecast(meaning=meaning, notices=found),
-            instance,
-            clip=self.clip,
-            radius=self.radius,
-            distance=self.distance,
-            values=self.estimate == "values",
+    def own_notices(self) -> tuple[str, ...]:
+        """That variance reduction does nothing here."""
+        if not self.variance_reduction or self.period > 1:
+            return ()
+        return (
+            "at this smoothing the gradient can change by as much as its own length in one step, so every step "
+            "takes a gradient and none a difference: a larger `smoothing` or a smaller radius would change that.",
         )
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Smooth penalties, no constraint set, at least two units per batch, and a loss for the estimate."""
         refused = super().applicable(problem, public)
-        if refused is not None:
-            return refused
-        if self.is_set("steps") and public.n < 2 * self.steps:
+        if refused is None and self.is_set("steps") and public.n < 2 * self.steps:
             return f"{self.steps} batches of n = {public.n} units have less than two units each: take fewer steps"
-        return averaging.obstacle(self.estimate, problem.loss)
-
-    @property
-    def rounds(self) -> int:
-        """T, rounded down to whole windows."""
-        return whole_blocks(self.steps, self.window)[0]
+        return refused or self.estimate_obstacle(problem.loss)
 
     @property
     def reduces(self) -> bool:
         """Whether any step releases a change of the gradient, so that the run has a stream."""
-        return self.period > 1 and self.rounds > 1
+        return self.period > 1 and self.windows.steps > 1
 
     def stream(self, n: int, parameters: int) -> PrefixSum:
         """The mechanism of the prefix sums: the periods' strategies in one block-diagonal matrix.
@@ -270,7 +207,7 @@ class SinglePassO2NC(StepwiseSolver):
 
     def event(self, public: Public) -> Event:
         """One Gaussian release on each of T disjoint batches; or one for the whole stream, which the batches feed."""
-        total, once = self.rounds, Gaussian(self.noise_multiplier).event()
+        total, once = self.windows.steps, Gaussian(self.noise_multiplier).event()
         if not total:
             return NoEvent()
         self.batches(public.n)  # refuses those of fewer than two units
@@ -280,59 +217,41 @@ class SinglePassO2NC(StepwiseSolver):
 
     def releases(self) -> int:
         """One per step, and the opening of the stream if there is one."""
-        return self.rounds + (1 if self.rounds and self.reduces else 0)
+        return self.windows.steps + (1 if self.windows.steps and self.reduces else 0)
 
     def passes(self) -> float:
         """One in all; the batches of changes, 1 - share of the units, are evaluated at two points."""
-        if not self.rounds:
+        if not self.windows.steps:
             return 0.0
         return 2.0 - self.share if self.reduces else 1.0
-
-    def loss_values(self, problem: Problem, public: Public) -> float:
-        """Two per direction, record and point, for estimates from values; 0 for the others."""
-        if self.estimate != "values" or not self.rounds:
-            return 0.0
-        directions = averaging.directions(int(np.prod(problem.parameter_shape(public))))
-        return two_point_values(public, directions, self.asked(public.n) / public.n)
 
     def estimates(self, curator: Curator, problem: Problem) -> Estimates:
         """The queries of the steps, and how their answers are read as gradients."""
         return Estimates.of(self, problem.loss, curator, placed=self.reduces)
 
-    def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
-        """Algorithm 2 with the oracle of Algorithms 3 and 5."""
-        total, window = whole_blocks(self.steps, self.window)
-        if not total:
-            return Outcome(start, ending(jnp.asarray(True)))
-        places, chosen = public_numbers(
-            curator, steps=total, window=window, places=self.places, of_window=self.returns == "random"
-        )
-        estimates = self.estimates(curator, problem)
-        longest, step_sizes = self.lengths_and_steps(curator.public, start.size)
-        first, count = o2nc.kept(self, chosen)
-        state = opened(start, schedule(longest, step_sizes, places), window=window, first=first, kept=count)
-        noise, stream = Gaussian(self.noise_multiplier), None
+    def gradients(
+        self, curator: Curator, estimates: Estimates, start: Array
+    ) -> Callable[[MeanQuery, int], Array]:
+        """A gradient on a batch of its own; with variance reduction the stream's prefix sum since the period opened."""
+        noise, public = Gaussian(self.noise_multiplier), curator.public
+        stream = None
         if self.reduces:
             stream = curator.stream(
-                "sums of gradient changes", self.stream(curator.public.n, start.size), start.shape
+                "sums of gradient changes", self.stream(public.n, start.size), start.shape
             )
+        batches = curator.blocks(self.batches(public.n))
         prefix = earlier = jnp.zeros_like(start)
-        for turn, batch in enumerate(curator.blocks(self.batches(curator.public.n))):  # turn: t - 1
-            opens = turn % self.period == 0
-            query = (
-                estimates.gradient(state.at, turn)
-                if opens
-                else estimates.change(state.at, state.before, turn)
-            )
+
+        def released(query: MeanQuery, turn: int) -> Array:
+            nonlocal prefix, earlier
             if stream is None:
-                gradient = estimates.read(query, batch.release(query, noise))
-            else:
-                # The stream sums over all periods: g_t is its prefix sum less that at the end of the last period.
-                earlier = prefix if opens else earlier
-                prefix = jnp.asarray(stream.ask("add", query, on=batch))
-                gradient = prefix - earlier
-            state = take_penalised_step(state, gradient, problem)
-        return Outcome(result(state, flattest=self.returns == "best"), ending(state.finite))
+                return estimates.read(query, batches[turn].release(query, noise))
+            # The stream sums over all periods: g_t is its prefix sum less that at the end of the last period.
+            earlier = prefix if turn % self.period == 0 else earlier
+            prefix = jnp.asarray(stream.ask("add", query, on=batches[turn]))
+            return prefix - earlier
+
+        return released
 
     def batches(self, n: int) -> list[int]:
         """The number of units in each step's batch, (T,): B1 at the start of a period, else B2; together at most n.
@@ -340,7 +259,7 @@ class SinglePassO2NC(StepwiseSolver):
         Raises:
             ValueError: a batch of fewer than two units.
         """
-        total, period = self.rounds, self.period
+        total, period = self.windows.steps, self.period
         periods = math.ceil(total / period) if total else 0
         later = total - periods
         first_size = math.floor((self.share if later else 1.0) * n / periods) if periods else 2
@@ -354,18 +273,9 @@ class SinglePassO2NC(StepwiseSolver):
 
     def _relative_change_clip(self, parameters: int) -> float:
         """c / C: the clipping norm of a change over the longest distance of two points in a row, in units of C."""
-        window = whole_blocks(self.steps, self.window)[1]
-        farthest = longest_move([step_length(a, window) for a in o2nc.radii(self)], self.places)
+        farthest = longest_move(self.windows.longest, self.places)
         clip = 1.0 if math.isinf(self.clip) else self.clip
-        length = averaging.length_of_change(
-            self.estimate,
-            farthest,
-            clip=clip,
-            slope_clip=self.slope_clip,
-            smoothing=self.smoothing,
-            parameters=parameters,
-        )
-        return length / clip
+        return self.length_of_change(farthest, parameters, clip) / clip
 
     def relative_sensitivities(self, n: int, parameters: int, length: int) -> NDArray[np.float64]:
         """(1, s_2 / s_1, ..., s_2 / s_1), (length,): a period's sensitivities over the first, for the longest steps."""
@@ -388,13 +298,13 @@ class SinglePassO2NC(StepwiseSolver):
 
     def _run_strategy(self, n: int, parameters: int) -> Strategy:
         """The strategy of the whole run, (T, T): block diagonal, one block per period; the last may be smaller."""
-        total = self.rounds
+        total = self.windows.steps
         lengths = [min(self.period, total - start) for start in range(0, total, self.period)]
         return block_diagonal(*(as_bands(self.period_strategy(n, parameters, length)) for length in lengths))
 
     def noise_of_steps(self, public: Public, parameters: int) -> NDArray[np.float64]:
         """The standard deviation of the noise per coordinate of each step's gradient, (T,), for the longest steps."""
-        total = self.rounds
+        total = self.windows.steps
         if self.noise_multiplier == 0.0 or not total:
             return np.zeros(total)
         first = public.relation.factor * self.clip / self.batches(public.n)[0]
@@ -402,20 +312,11 @@ class SinglePassO2NC(StepwiseSolver):
         scales = prefix_noise(self.period_strategy(public.n, parameters, self.period), relative)
         return self.noise_multiplier * first * np.resize(scales, total)
 
-    def lengths_and_steps(
-        self, public: Public, parameters: int
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(D_t, eta_t), the longest step and the step size of each step, (T,) each."""
-        window = whole_blocks(self.steps, self.window)[1]
-        longest = np.asarray([step_length(a, window) for a in o2nc.radii(self)])
-        if self.step_size is not None:
-            return longest, np.full(len(longest), float(self.step_size))
-        noise = self.noise_of_steps(public, parameters)
-        typical = np.sqrt(self.typical**2 + parameters * np.mean(noise**2)) if len(noise) else self.typical
-        factor = o2nc.PROVED_STEP_FACTOR if self.mode == "guarantee" else o2nc.STEP_FACTOR
-        return longest, factor * longest / (math.sqrt(window) * typical)
+    def noise_square(self, noise: NDArray[np.float64]) -> float:
+        """The mean over the steps."""
+        return float(np.mean(noise**2))
 
-    def asked(self, n: int) -> int:
-        """The number of gradient evaluations of units in a run: one per unit and point."""
+    def asked(self, n: int) -> float:
+        """One gradient evaluation per unit and point, over n."""
         sizes = self.batches(n)
-        return sum(size * (2 if t % self.period else 1) for t, size in enumerate(sizes))
+        return sum(size * (2 if t % self.period else 1) for t, size in enumerate(sizes)) / n

@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Array
 
 from privopt.curator.base import Curator
-from privopt.ledger.calibration import calibrate
 from privopt.ledger.curves import part_of
 from privopt.ledger.events import Event, Parallel, sequence
 from privopt.planning import descent_theory
@@ -24,6 +23,7 @@ from privopt.public import Public
 from privopt.result import Outcome, Status
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import choice, derived, number
+from privopt.solvers.front_end import FrontEnd
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.needs import Need, NoSet, StrongPenalty
 
@@ -74,7 +74,7 @@ def _steepness(instance: Instance) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StronglyConvexStages(Solver):
+class StronglyConvexStages(FrontEnd):
     """Stages of a convex solver, each in a ball around the answer of the last; the radii are public.
 
     Attributes:
@@ -99,6 +99,7 @@ class StronglyConvexStages(Solver):
     """
 
     name: ClassVar[str] = "strongly-convex-stages"
+    title_of: ClassVar[str] = "staged {}"
     needs: ClassVar[tuple[Need, ...]] = (
         StrongPenalty(
             "its radii follow from strong convexity: give a ridge on every coordinate, and no other penalty"
@@ -128,16 +129,6 @@ class StronglyConvexStages(Solver):
             )
 
     @property
-    def title(self) -> str:
-        """What runs inside, and that it does so in stages."""
-        return f"staged {self.inner.title}"
-
-    @property
-    def adaptive(self) -> bool:
-        """As the inner solver."""
-        return self.inner.adaptive
-
-    @property
     def makes(self) -> tuple[int, int]:
         """What the inner solver makes, of blocks."""
         blocks, maps = self.inner.makes
@@ -158,7 +149,7 @@ class StronglyConvexStages(Solver):
     def scaled(self, factor: float) -> Self:
         """All noise times `factor`."""
         solvers = tuple(solver.scaled(factor) for solver in self.solvers)
-        return super().scaled(factor).with_(solvers=solvers)
+        return self.with_(noise_multiplier=self.noise_multiplier * factor, solvers=solvers)
 
     def filled(self, instance: Instance) -> Self:
         """The stages, and the inner solver's settings for each."""
@@ -183,11 +174,7 @@ class StronglyConvexStages(Solver):
         split = solver.with_(solvers=inner, noise_multiplier=inner[0].noise_multiplier)
         if not instance.is_private or self.inner.is_set("noise_multiplier"):
             return split
-        return split.scaled(
-            calibrate(
-                lambda z: split.scaled(z).event(instance.public), instance.budget, instance.public.relation
-            )
-        )
+        return split.to_budget(instance)
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """A ridge on every coordinate, no other penalty, no set, and an inner solver that takes a ball."""

@@ -1,16 +1,14 @@
-"""Defaults and forecast of private descent and ascent, from public numbers. Utility only."""
+"""What to expect of solvers of games, from public numbers: what is typical, what is proved, and what to say of both.
+
+The typical gaps are fits to the generated games of `python -m benchmarks games`: records of signs, n = 1250 to 80 000,
+10 to 1000 vertices a player. On other games that of drawn vertices can be ten times too small, see
+docs/benchmarks-games.md. Utility only.
+"""
 
 import math
-from typing import TYPE_CHECKING
-
-from privopt.planning.sampled_dual_averaging import price_shares
-from privopt.planning.task import Forecast, Task
-from privopt.problems.saddle import Game, Player, Who
-from privopt.problems.vertices import set_of
-
-if TYPE_CHECKING:
-    from privopt.games.noisy_extragradient import GradientPlayers, SaddleGradientDescent
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from privopt.ledger.curves import zcdp_rho_budget
 from privopt.planning.plan import Bound
@@ -18,74 +16,17 @@ from privopt.planning.sampled_dual_averaging import (
     default_steps,
     movers,
     noise_deviation,
+    price_shares,
     step_weight,
 )
-from privopt.problems.saddle import BilinearGame
+from privopt.planning.task import Forecast, Task
+from privopt.problems.ball import smoothing_constant
+from privopt.problems.saddle import BilinearGame, Game, Player, Who
 from privopt.public import Public
 
 if TYPE_CHECKING:
     from privopt.games.dual_averaging import DualAveraging
     from privopt.papers.saddle_mirror_descent import SaddleMirrorDescent
-import numpy as np
-
-from privopt.problems.ball import smoothing_constant
-
-STEPS = 150
-MEAN_SHARE = 0.1  # of the clip that a mean gradient is long; measured
-STEP_GAIN = 2.0  # of the step that the bound of descent asks for; measured
-
-
-def default_clip(who: Who, task: Task[Game]) -> float:
-    """C, from which on no gradient whose entries keep to the half-range is shortened."""
-    player = task.problem.players[who]
-    return player.half_range * math.sqrt(player.vertices.count)
-
-
-def noise_shares(solver: "GradientPlayers", task: Task[Game]) -> dict[Who, float]:
-    """By player, what the common noise multiplier is multiplied by: the dearer player's is smaller."""
-    shares = price_shares(task.problem)
-    uses = max(1, solver.rounds_of_data())
-    return {who: math.sqrt(uses / (2.0 * share)) for who, share in shares.items()}
-
-
-def default_step(who: Who, solver: "SaddleGradientDescent", task: Task[Game]) -> float:
-    """D / (sqrt(T) g), D the set's diameter and g the length of a noisy mean gradient."""
-    player = task.problem.players[who]
-    clip = getattr(solver, f"clip_{who}")
-    diameter = set_of(player.vertices).diameter_in((player.vertices.dimension,))
-    sigma = getattr(solver, f"noise_{who}") * task.public.relation.factor * clip / task.public.n
-    length = math.hypot(MEAN_SHARE * clip, sigma * math.sqrt(player.vertices.dimension))
-    return STEP_GAIN * diameter / (math.sqrt(max(solver.steps, 1)) * length)
-
-
-def obstacle(player: Player) -> str | None:
-    """Why a player's set cannot be projected onto, or None."""
-    try:
-        set_of(player.vertices)
-    except TypeError as refused:
-        return str(refused).rstrip(".")
-    return None
-
-
-def forecast(solver: "SaddleGradientDescent", task: Task[Game]) -> Forecast:
-    """About that of noisy exponentiated gradient."""
-    del solver
-    gap = noised_gap(task)
-    return Forecast(
-        excess=min(gap, trivial_gap(task.problem)),
-        meaning=TYPICAL.split(";")[0],
-        notices=tuple(game_notices(task, gap)),
-        measure=GAP,
-    )
-
-
-# ------------------------------------------------------------------------------------------------------------
-# What to expect of solvers of games, from public numbers: what is typical, what is proved, and what to say
-# of both.
-# The typical gaps are fits to the generated games of `python -m benchmarks games`: records of signs, n = 1250 to 80
-# 000, 10 to 1000 vertices a player. On other games that of drawn vertices can be ten times too small, see
-# docs/benchmarks-games.md.
-
 
 GAP = "duality gap"
 DRAWN, NOISED, MATRIX = 0.13, 1.5, 1.8  # measured
@@ -157,6 +98,17 @@ def bent_gap(task: Task[Game]) -> float:
 def matrix_gap(task: Task[Game], radius: float) -> float:
     """Of the noisy matrix: 1.8 times the noise in an entry, c radius / (n sqrt(2 rho))."""
     return MATRIX * 2.0 * radius / (math.sqrt(2.0) * strength(task)) if task.is_private else 0.0
+
+
+def typical(task: Task[Game], gap: float, bound: Bound | None = None) -> Forecast:
+    """The forecast of a solver whose typical gap is known."""
+    return Forecast(
+        excess=min(gap, trivial_gap(task.problem)),
+        meaning=TYPICAL.split(";")[0],
+        bound=bound,
+        notices=tuple(game_notices(task, gap)),
+        measure=GAP,
+    )
 
 
 def dual_averaging(solver: "DualAveraging", task: Task[Game]) -> Forecast:

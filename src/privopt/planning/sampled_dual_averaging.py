@@ -21,7 +21,6 @@ from privopt.problems.saddle import Game, Player, Who
 from privopt.public import Public
 
 if TYPE_CHECKING:
-    from privopt.games.base import GameSolver
     from privopt.games.dual_averaging import DualAveraging
 
 FEWEST_STEPS, MOST_STEPS, MOST_DRAWS = 4, 1000, 256
@@ -33,7 +32,6 @@ NOISED_GAIN, NOISED_CAPS = (
 )  # of a noised player: scale times noise, and at most so many caps; measured
 ONE_PASS_STEPS = 0.6  # of the steps with full batches; measured
 TO_SPEND = 0.9  # of the cap, which draws are added to reach; measured
-HELD_CELLS = 10_000_000
 
 
 def step_weight(step: int) -> float:
@@ -148,14 +146,6 @@ def affordable_scale(who: Who, solver: "DualAveraging", task: Task[Game]) -> flo
     return ratio if is_pure(task) else math.sqrt(ratio)
 
 
-def default_held(solver: "GameSolver", task: Task[Game]) -> bool:
-    """Bilinear games whose payoffs fit in memory; each batch of one pass holds its own."""
-    del solver
-    game: Any = task.problem
-    cells = getattr(game, "rows", 0) * getattr(game, "columns", 0)
-    return 0 < cells <= HELD_CELLS
-
-
 def default_steps(solver: "DualAveraging", task: Task[Game]) -> int:
     """T at which the affordable temperature is about `AIM` of its cap, for the player who reaches it first."""
     drawing: dict[Who, Player] = {
@@ -184,7 +174,7 @@ def default_sizes(solver: "DualAveraging", task: Task[Game]) -> tuple[int, ...]:
     if solver.batches == "full" or solver.steps < 2:
         return ()
     needs = batch_needs(solver.steps, solver.power)
-    if not default_held(solver, task):
+    if not solver.default_held(task):
         # A batch length is a program to compile: a few lengths are enough.
         largest = max(needs)
         needs = [largest * math.ceil(4.0 * need / largest) / 4.0 for need in needs]

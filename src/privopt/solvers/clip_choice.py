@@ -6,7 +6,7 @@ Source: ours; the choice is that of a quantile by the exponential mechanism (Smi
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import jax
@@ -16,16 +16,13 @@ from jaxtyping import Array
 from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
-from privopt.ledger.amounts import Budget
-from privopt.ledger.calibration import calibrate
-from privopt.ledger.curves import gaussian_budget
 from privopt.ledger.events import Event, GaussianEvent, NoEvent, NonPrivateEvent, Sequence, leaf_counts
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.planning import descent_theory
 from privopt.planning.averaging import MOST_DIRECTIONS, two_point_values
 from privopt.planning.plan import Finding
-from privopt.planning.task import Forecast, Instance
+from privopt.planning.task import Instance
 from privopt.problems.ball import haar_block
 from privopt.problems.black_box import BlackBox
 from privopt.problems.losses import Loss
@@ -36,6 +33,7 @@ from privopt.queries.gradient_norms import NormCounts, ValueNormCounts
 from privopt.result import Outcome
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import asks_for_clip, declared, derived, number
+from privopt.solvers.front_end import FilteredFrontEnd, choice_range
 from privopt.solvers.gradient_descent import GradientDescent
 
 # ---- How a budget is split around a private choice of the clip, and the lengths that are tried -------------
@@ -59,7 +57,7 @@ BONUS = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivateClip(Solver):
+class PrivateClip(FilteredFrontEnd):
     """A charged front end: the clip is a quantile of the units' gradient norms at the start, privately chosen.
 
     Attributes:
@@ -83,6 +81,7 @@ class PrivateClip(Solver):
     """
 
     name: ClassVar[str] = "private-clip"
+    title_of: ClassVar[str] = "privately clipped {}"
     by_values: ClassVar[bool] = True  # with an inner solver that can
 
     inner: Solver = field(default_factory=GradientDescent)
@@ -98,9 +97,6 @@ class PrivateClip(Solver):
     def default_quantile(self, instance: Instance) -> float:
         return VALUE_QUANTILE if isinstance(instance.problem.loss, BlackBox) else QUANTILE
 
-    def default_delta(self, instance: Instance) -> float:
-        return instance.budget.delta
-
     def default_longest(self, instance: Instance) -> float:
         """C_max; of values as long as an estimate along one direction can be."""
         loss = instance.problem.loss
@@ -115,30 +111,11 @@ class PrivateClip(Solver):
             return 1.0
         return max(1.0, math.sqrt(QUIET / descent_theory.relative_noise(instance)))
 
-    def default_remainder(self, instance: Instance) -> float:
-        """The noise multiplier of the release that pays for the rest, before both parts are calibrated together."""
-        return 1.0 / (instance.mu * math.sqrt(1.0 - self.share)) if instance.is_private else 0.0
-
     def default_choice_range(self, instance: Instance) -> float:
-        """e of the exponential mechanism: rho = e^2 / 8 = share mu^2 / 2; infinite without noise."""
-        return 2.0 * instance.mu * math.sqrt(self.share) if instance.is_private else math.inf
+        return choice_range(self.share, instance)
 
     def default_planned(self, instance: Instance) -> Solver:
         return self.configured_inner(instance.problem, instance.public, self._guessed_clip(instance))
-
-    @property
-    def title(self) -> str:
-        """What runs inside, and that its clip is chosen."""
-        return f"privately clipped {self.inner.title}"
-
-    @property
-    def rests_on_convexity(self) -> str:
-        return self.inner.rests_on_convexity
-
-    @property
-    def adaptive(self) -> bool:
-        """Noise and number of releases may follow the clip."""
-        return True
 
     @property
     def choice(self) -> ExponentialMechanism:
@@ -152,33 +129,15 @@ class PrivateClip(Solver):
 
     def scaled(self, factor: float) -> Self:
         """All noise times `factor`."""
-        return self.with_(
-            noise_multiplier=self.noise_multiplier * factor,
-            remainder=self.remainder * factor,
-            choice_range=self.choice_range / factor,
-        )
+        return super().scaled(factor).with_(choice_range=self.choice_range / factor)
 
-    def configure(self, instance: Instance) -> Self:
-        """Split the budget, calibrate both parts together, and plan as if the guessed clip were chosen."""
-        if self.is_set("noise_multiplier"):
-            return self._planned(instance)
-        if not instance.is_private:
-            return self.with_(noise_multiplier=0.0)._planned(instance)
-        split = self.with_(
+    def split(self, instance: Instance) -> Self:
+        """With the range of the choice and the noise of the rest."""
+        return self.with_(
             noise_multiplier=1.0,
             remainder=self.default_remainder(instance),
             choice_range=self.default_choice_range(instance),
         )
-        factor = calibrate(
-            lambda z: split.scaled(z).event(instance.public), instance.budget, instance.public.relation
-        )
-        return split.scaled(factor)._planned(instance)
-
-    def _planned(self, instance: Instance) -> Self:
-        """The filled front end, refused if what would run cannot be paid for by a filter."""
-        solver = self.filled(instance)
-        solver.check_applicable(instance.problem, instance.public)
-        return solver
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Methods that clip gradients and leave the clip open, with Gaussian releases on all units."""
@@ -207,28 +166,13 @@ class PrivateClip(Solver):
         """As the inner solver."""
         self.inner.check_step_size(instance)
 
-    def releases(self) -> int:
-        """The choice, and as many as with the guessed clip."""
-        return 1 + self.planned.releases()
-
-    def passes(self) -> float:
-        """The choice, and as many as with the guessed clip."""
-        return 1.0 + self.planned.passes()
-
     def loss_values(self, problem: Problem, public: Public) -> float:
         """Of a black box those of one step, and as many as with the guessed clip."""
+        found = super().loss_values(problem, public)
         if not isinstance(problem.loss, BlackBox):
-            return self.planned.loss_values(problem, public)
+            return found
         directions = min(int(np.prod(problem.parameter_shape(public))), MOST_DIRECTIONS)
-        return two_point_values(public, directions, 1.0) + self.planned.loss_values(problem, public)
-
-    def matrix_seconds(self, public: Public) -> float:
-        return self.planned.matrix_seconds(public)
-
-    def forecast(self, instance: Instance) -> Forecast:
-        """The inner solver's, as if the guessed clip were chosen."""
-        found = self.planned.forecast(replace(instance, budget=self.rest()))
-        return replace(found, bound=None)
+        return two_point_values(public, directions, 1.0) + found
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Choose the clip, then run the inner solver under a filter that holds the rest of the budget."""
@@ -270,12 +214,6 @@ class PrivateClip(Solver):
         if isinstance(instance.problem.loss, BlackBox):
             return 0.1 * self.longest
         return descent_theory.guess(instance).slope * instance.public.row_bound
-
-    def rest(self) -> Budget:
-        """The remainder as an (epsilon, delta); where epsilon would be 0 at this delta, at a smaller one."""
-        if self.remainder == 0.0:
-            return Budget(math.inf, self.delta)
-        return gaussian_budget(1.0 / self.remainder, self.delta)
 
 
 def with_chosen_clip(solver: Solver) -> Solver:

@@ -10,21 +10,18 @@ Source:
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 from jaxtyping import Array
 
 from privopt.curator.base import Curator
-from privopt.ledger.amounts import Budget
-from privopt.ledger.calibration import calibrate
-from privopt.ledger.curves import gaussian_budget
 from privopt.ledger.events import Event, Sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_theory
 from privopt.planning.averaging import second_moment_seconds
 from privopt.planning.plan import Finding
-from privopt.planning.task import Forecast, Instance
+from privopt.planning.task import Instance
 from privopt.planning.user_gradient_descent import STEP_FACTOR
 from privopt.problems.problem import Problem
 from privopt.public import Public
@@ -33,6 +30,7 @@ from privopt.result import Outcome
 from privopt.solvers.base import Solver
 from privopt.solvers.continuous_spider import ContinuousSpider
 from privopt.solvers.fields import derived, number
+from privopt.solvers.front_end import FilteredFrontEnd
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.needs import FewFeatures, GeneralisedLinear, Need
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
@@ -50,7 +48,7 @@ WIDEST = 2_000  # features: d^2 numbers are summed, and d^3 operations spent
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurvatureProbe(Solver):
+class CurvatureProbe(FilteredFrontEnd):
     """A charged front end: one noisy eigenvalue, then a gradient method whose steps follow it.
 
     Attributes:
@@ -71,6 +69,7 @@ class CurvatureProbe(Solver):
     """
 
     name: ClassVar[str] = "curvature-probe"
+    title_of: ClassVar[str] = "probed {}"
     needs: ClassVar[tuple[Need, ...]] = (
         GeneralisedLinear(
             "the rows say how curved a generalised-linear loss is, and this loss is the user's own"
@@ -83,55 +82,18 @@ class CurvatureProbe(Solver):
     delta: float = derived(at_least=0, below=1)
     planned: Solver = derived()
 
-    def default_delta(self, instance: Instance) -> float:
-        return instance.budget.delta
-
-    def default_remainder(self, instance: Instance) -> float:
-        """The noise multiplier of the release that pays for the rest, before both parts are calibrated together."""
-        return 1.0 / (instance.mu * math.sqrt(1.0 - self.share)) if instance.is_private else 0.0
-
     def default_planned(self, instance: Instance) -> Solver:
         return self.configured_inner(instance.problem, instance.public, descent_theory.smoothness(instance))
-
-    @property
-    def title(self) -> str:
-        """What runs inside, and that its steps follow a probe."""
-        return f"probed {self.inner.title}"
-
-    @property
-    def adaptive(self) -> bool:
-        """Noise and number of releases follow what was released."""
-        return True
-
-    @property
-    def rests_on_convexity(self) -> str:
-        """As the inner solver."""
-        return self.inner.rests_on_convexity
 
     def event(self, public: Public) -> Event:
         """The probe, and one release that pays for the rest."""
         del public
         return Sequence((Gaussian(self.noise_multiplier).event(), Gaussian(self.remainder).event()))
 
-    def scaled(self, factor: float) -> Self:
-        """All noise times `factor`."""
-        return super().scaled(factor).with_(remainder=self.remainder * factor)
-
-    def configure(self, instance: Instance) -> Self:
-        """Split the budget, calibrate both parts together, and plan for the case that the probe finds nothing."""
-        if self.is_set("noise_multiplier"):
-            return self.filled(instance)
-        if not instance.is_private:
-            return self.with_(noise_multiplier=0.0, remainder=0.0).filled(instance)
-        split = self.with_(
-            noise_multiplier=1.0 / (instance.mu * math.sqrt(self.share)),
-            remainder=self.default_remainder(instance),
-        )
-        return split.scaled(
-            calibrate(
-                lambda z: split.scaled(z).event(instance.public), instance.budget, instance.public.relation
-            )
-        ).filled(instance)
+    def split(self, instance: Instance) -> Self:
+        """With the noise of the probe and of the rest."""
+        probe = 1.0 / (instance.mu * math.sqrt(self.share))
+        return self.with_(noise_multiplier=probe, remainder=self.default_remainder(instance))
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Generalised-linear losses, and methods whose steps can follow a curvature and a budget."""
@@ -179,21 +141,9 @@ class CurvatureProbe(Solver):
             inner = inner.with_(most_steps=max(1, min(inner.most_steps, self.planned.releases())))
         return inner.with_(noise_multiplier=None).configure(instance)
 
-    def releases(self) -> int:
-        """The probe and at most as many as without it."""
-        return 1 + self.planned.releases()
-
-    def passes(self) -> float:
-        """The probe and at most as many as without it."""
-        return 1.0 + self.planned.passes()
-
     def matrix_seconds(self, public: Public) -> float:
         """The second moment for the probe, and the inner solver's."""
-        return second_moment_seconds(public) + self.planned.matrix_seconds(public)
-
-    def forecast(self, instance: Instance) -> Forecast:
-        """The inner solver's, as if the probe found nothing."""
-        return replace(self.planned.forecast(replace(instance, budget=self.rest())), bound=None)
+        return second_moment_seconds(public) + super().matrix_seconds(public)
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Release the eigenvalue, then run the inner solver under a filter that holds the rest of the budget."""
@@ -210,12 +160,6 @@ class CurvatureProbe(Solver):
             curvature, "curvature of the mean loss by the probe, two standard deviations of its noise added"
         )
         return outcome._replace(findings={"curvature": found, **outcome.findings})
-
-    def rest(self) -> Budget:
-        """The remainder as an (epsilon, delta); where epsilon would be 0 at this delta, at a smaller one."""
-        if self.remainder == 0.0:
-            return Budget(math.inf, self.delta)
-        return gaussian_budget(1.0 / self.remainder, self.delta)
 
 
 def cautious_curvature(released: float, stddev: float, instance: Instance) -> float:

@@ -18,17 +18,17 @@ from jaxtyping import Array
 
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event
-from privopt.planning.task import Forecast, Instance
+from privopt.planning.task import Instance
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.result import Outcome
-from privopt.solvers.base import Solver
+from privopt.solvers.front_end import FrontEnd
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.needs import Need, Users
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupPrivacy(Solver):
+class GroupPrivacy(FrontEnd):
     """Gradient descent on users whose clip is the longest gradient of a record: a baseline, not a recommendation.
 
     Attributes:
@@ -41,6 +41,7 @@ class GroupPrivacy(Solver):
     """
 
     name: ClassVar[str] = "group-privacy"
+    title_of: ClassVar[str] = name
     needs: ClassVar[tuple[Need, ...]] = (
         Users("a unit is a record, so that there are no groups to protect: use gradient descent"),
     )
@@ -68,13 +69,6 @@ class GroupPrivacy(Solver):
         if not self.inner.is_set("clip") and math.isinf(problem.gradient_bound(public)):
             return f"the {problem.loss.name} loss has gradients of any length: give the inner descent a clip"
         return self.inner.applicable(problem, public)
-
-    def releases(self) -> int:
-        """One a step."""
-        return self.inner.releases()
-
-    def forecast(self, instance: Instance) -> Forecast:
-        return self.inner.forecast(instance)
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """The descent."""

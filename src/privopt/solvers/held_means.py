@@ -8,19 +8,20 @@ halt, or fall back to clipping around the centre given, with the noise that was 
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
 from privopt.curator.base import Curator
-from privopt.curator.handles import Held
-from privopt.ledger.events import Event, Sequence, repeat
+from privopt.curator.handles import Held, Stream
+from privopt.ledger.events import Event, Sequence, repeat, sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.tests import GaussianTest, SparseTest
+from privopt.mechanisms.tests import GaussianTest, SparseTest, TestedSamples
 from privopt.planning import stable_mean as planning
 from privopt.planning.stable_mean import OUTLIERS, RADII, RATIO, StableNumbers
+from privopt.queries.base import MeanQuery, StatisticOfHeld
 from privopt.queries.scores import HeldCount
 from privopt.queries.users import (
     AcceptedMean,
@@ -145,7 +146,26 @@ class MeanBehindTest(PrivateMean):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StableMean(MeanBehindTest):
+class MeanBehindGaussianTest(MeanBehindTest):
+    """A mean behind one released score.
+
+    Attributes:
+        test: how the score is released.
+    """
+
+    test: GaussianTest
+
+    def event(self) -> Event:
+        """The test with its bad events, and the mean."""
+        return Sequence((self.test.event(), self.noise.event()))
+
+    def scaled(self, factor: float) -> Self:
+        """See `PrivateMean`."""
+        return replace(self, test=louder(self.test, factor), noise=louder(self.noise, factor))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StableMean(MeanBehindGaussianTest):
     """The Huber centre of points of unknown location, within a known radius of each other's mean.
 
     The Huber centre is the point that is its own clipped mean; where more than half of the points lie well inside the
@@ -161,7 +181,6 @@ class StableMean(MeanBehindTest):
     """
 
     spread: float
-    test: GaussianTest
     outliers: float = OUTLIERS
 
     def __post_init__(self) -> None:
@@ -172,14 +191,6 @@ class StableMean(MeanBehindTest):
                 f"outliers must be at least 0 and below 0.5, got {self.outliers!r}: it is the fraction of the points "
                 "that may lie outside of `spread`."
             )
-
-    def event(self) -> Event:
-        """The test with its bad event, and the centre."""
-        return Sequence((self.test.event(), self.noise.event()))
-
-    def scaled(self, factor: float) -> Self:
-        """See `PrivateMean`."""
-        return replace(self, test=louder(self.test, factor), noise=louder(self.noise, factor))
 
     def check(self, points: int, *, replaced: bool) -> None:
         """See `PrivateMean`."""
@@ -321,12 +332,9 @@ def required(points: int, found: Found | None, workable: Callable[[int], bool]) 
     return found
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Means of held points that keep those with many others nearby: with weights, and as the paper has it.
-
-
+# ---- Means that keep the points with many others nearby: with weights, and as the paper has it --------------
 @dataclass(frozen=True, kw_only=True)
-class SoftFriendlyMean(MeanBehindTest):
+class SoftFriendlyMean(MeanBehindGaussianTest):
     """The mean of the points weighted by how many others are near, see `queries.users`. Replaced points only.
 
     Attributes:
@@ -339,7 +347,6 @@ class SoftFriendlyMean(MeanBehindTest):
 
     within: float
     least_weight: float
-    test: GaussianTest
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -348,14 +355,6 @@ class SoftFriendlyMean(MeanBehindTest):
             raise ValueError(
                 f"least_weight must be above 3, got {self.least_weight!r}: one point moves the weight by 3."
             )
-
-    def event(self) -> Event:
-        """The test with its bad event, and the mean."""
-        return Sequence((self.test.event(), self.noise.event()))
-
-    def scaled(self, factor: float) -> Self:
-        """See `PrivateMean`."""
-        return replace(self, test=louder(self.test, factor), noise=louder(self.noise, factor))
 
     def check(self, points: int, *, replaced: bool) -> None:
         """See `PrivateMean`."""
@@ -379,7 +378,7 @@ class SoftFriendlyMean(MeanBehindTest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperOutlierMean(MeanBehindTest):
+class PaperOutlierMean(MeanBehindGaussianTest):
     """The paper's outlier removal with exact constants, for comparison. Replaced points only.
 
     See `queries.users`.
@@ -393,7 +392,6 @@ class PaperOutlierMean(MeanBehindTest):
     """
 
     within: float
-    test: GaussianTest
     coupling_delta: float
 
     def __post_init__(self) -> None:
@@ -404,14 +402,6 @@ class PaperOutlierMean(MeanBehindTest):
                 f"coupling_delta must be positive and below the test's bad_event_delta = "
                 f"{self.test.bad_event_delta!r}, which pays for it, got {self.coupling_delta!r}."
             )
-
-    def event(self) -> Event:
-        """The test with both bad events, and the mean."""
-        return Sequence((self.test.event(), self.noise.event()))
-
-    def scaled(self, factor: float) -> Self:
-        """See `PrivateMean`."""
-        return replace(self, test=louder(self.test, factor), noise=louder(self.noise, factor))
 
     def check(self, points: int, *, replaced: bool) -> None:
         """See `PrivateMean`."""
@@ -491,3 +481,119 @@ class NormQuantile:
             inside = float(curator.release(count, self.noise))
             low, high = (low, middle) if inside >= self.quantile * held.points else (middle, high)
         return float(np.exp((low + high) / 2.0))
+
+
+# ---- Stable means in many steps behind one sparse vector: each is released if its test says to go on -------
+@dataclass(frozen=True, kw_only=True)
+class StableMeans:
+    """The Huber centres of points that are held anew in every step, see `StableMean`, behind one sparse vector.
+
+    Attributes:
+        spread: b*, a radius around their mean that holds all but a fraction `outliers` of the points.
+        search: the tests: reversed, it goes on while scores reach the threshold. `TestedSamples` asks about a fresh
+            sample in every step, and releases the centres as well.
+        noise: of every centre.
+        steps: how many tests and centres there are at most.
+        outliers: o.
+    """
+
+    spread: float
+    search: SparseTest
+    noise: Gaussian
+    steps: int
+    outliers: float = OUTLIERS
+
+    def event(self) -> Event:
+        """The tests with their bad event, and the centres."""
+        if self.sampled:
+            return self.search.event()
+        return sequence((self.search.event(), *(self.noise.event() for _ in range(self.steps))))
+
+    @property
+    def sampled(self) -> bool:
+        """Whether every step looks at a secret sample."""
+        return isinstance(self.search, TestedSamples)
+
+    def numbers(self, points: int, *, replaced: bool) -> StableNumbers:
+        """The public numbers of a test.
+
+        Args:
+            points: K.
+            replaced: whether a neighbour replaces a point.
+        Raises:
+            BudgetTooSmall: there are too few points for the noise.
+        """
+
+        def found(count: int) -> StableNumbers | None:
+            slack = self.search.threshold + self.search.threshold_for(planning.FALSE_SKIP, max(1, self.steps))
+            return planning.stable_numbers(
+                count,
+                self.search.threshold,
+                int(slack) + 1,
+                replaced=replaced,
+                outliers=self.outliers,
+                sampled=self.sampled,
+            )
+
+        return required(points, found(points), lambda count: found(count) is not None)
+
+    def cost(self, points: int, *, replaced: bool) -> float:
+        """K times a centre's noise over the spread, for a noise multiplier of 1: around a known centre it is 2."""
+        numbers = self.numbers(points, replaced=replaced)
+        return points * numbers.shift / numbers.inner
+
+    def open(self, curator: Curator) -> Stream:
+        """Pay for the tests."""
+        return curator.stream("tests of steps", self.search)
+
+    def release(self, curator: Curator, tests: Stream, query: MeanQuery, centre: Array) -> MeanRelease:
+        """One step: its test, and if it passes its centre.
+
+        Args:
+            curator: whose units the points are of.
+            tests: from `open`; a failed test closes it.
+            query: the points of this step.
+            centre: v0, (k,), public or released.
+        Returns:
+            The centre given and `HALTED` where the test failed.
+        """
+        held = self._held(curator, tests, query)
+        numbers = self.numbers(held.points, replaced=held.replaced)
+        origin = jnp.asarray(centre, jnp.float64)
+        place: dict[str, Any] = {
+            "held": held,
+            "origin": origin,
+            "radius": self.spread / numbers.inner,
+            "least": numbers.least,
+            # A drawn block may hold more units than its public size; the score is cut where N0 is not more than half.
+            "steps": numbers.steps(2 * held.points if curator.public.drawn or self.sampled else held.points),
+        }
+        if bool(tests.ask("answer", HuberScore(**place))):
+            return MeanRelease(origin, Status.HALTED)
+        moved = self._released(curator, tests, HuberCentre(**place))
+        return MeanRelease(origin + moved, Status.FINISHED)
+
+    def clipped(
+        self, curator: Curator, tests: Stream, query: MeanQuery, centre: Array, radius: float
+    ) -> MeanRelease:
+        """A step after a failed test: the points clipped around the centre given, with the noise that was paid for.
+
+        Args:
+            curator: whose units the points are of.
+            tests: from `open`, closed by now.
+            query: the points of this step, held anew: of a fresh sample, if there are samples.
+            centre: v0, (k,), public or released.
+            radius: of the clip.
+        """
+        origin = jnp.asarray(centre, jnp.float64)
+        mean = HeldMean(held=self._held(curator, tests, query), centre=origin, radius=radius)
+        return MeanRelease(origin + self._released(curator, tests, mean), Status.FELL_BACK)
+
+    def _held(self, curator: Curator, tests: Stream, query: MeanQuery) -> Held:
+        return curator.hold(query, sample=tests) if self.sampled else curator.hold(query)
+
+    def _released(self, curator: Curator, tests: Stream, statistic: StatisticOfHeld) -> Array:
+        """By the stream where the points are its sample, else on its own."""
+        if self.sampled:
+            return jnp.asarray(tests.ask("mean", statistic))
+        return curator.release(statistic, self.noise)

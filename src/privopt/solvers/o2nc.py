@@ -8,8 +8,8 @@ Minimises F(x) + r(x), F = (1/n) sum_i f(x, xi_i), r smooth. For t = 1, ..., T, 
 
 The points z_t of a window of M steps lie within a small ball, so the mean of their g_t, with the noise of M releases
 averaged, shows how flat F is near the mean of the points. A point is nearly stationary in the sense of Goldstein if
-some average of gradients within a radius of it is short. The step is in `solvers.online_to_nonconvex`, the defaults of
-T, M, D_t and eta_t are in `planning.o2nc`.
+some average of gradients within a radius of it is short. The step and the windows are in
+`solvers.online_to_nonconvex`.
 Source: Kornowski, Liu, Talwar 2024, Algorithm 2, with mean gradients over all units in place of their gradient oracle.
 """
 
@@ -28,19 +28,24 @@ from privopt.curator.base import Curator
 from privopt.curator.loops import ReleaseCall
 from privopt.ledger.events import Event, EveryUnit, NoEvent, Parallel, Poisson, Sampling, repeat, sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import o2nc as planning
-from privopt.planning.averaging import two_point_values
+from privopt.planning import descent_theory
+from privopt.planning.averaging import MOST_DIRECTIONS, two_point_values
+from privopt.planning.goldstein_bounds import Oracle as BoundedOracle
+from privopt.planning.goldstein_bounds import task_of, with_method_bounds, with_own_bound
 from privopt.planning.goldstein_certificate import (
+    CERTIFICATE_SHARE,
     Certified,
     certificate_picture,
     free_findings,
     released_findings,
 )
-from privopt.planning.o2nc import Places, places_of, step_length, whole_blocks
+from privopt.planning.notices import NOISE_IS_OFF, large_delta
 from privopt.planning.plan import Finding, Picture
 from privopt.planning.task import Forecast, Instance
 from privopt.problems.ball import ball_point, haar_block
 from privopt.problems.black_box import BlackBox
+from privopt.problems.glm import GLMLoss
+from privopt.problems.losses import RecordLoss
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser
 from privopt.proofs.gradient_spread import is_bounded
@@ -51,24 +56,47 @@ from privopt.queries.slopes import ClippedGradient
 from privopt.queries.smoothed import JitteredGradient, SmoothedGradient
 from privopt.queries.values import ValueGradient
 from privopt.result import Outcome, ending
-from privopt.solvers.base import StepwiseSolver
 from privopt.solvers.fields import choice, derived, number, optional
-from privopt.solvers.needs import Need, NoSet, SmoothPenalty
 from privopt.solvers.online_to_nonconvex import (
+    FAINT,
+    PROVED_STEP_FACTOR,
+    STEP_FACTOR,
     ConversionState,
+    Mode,
+    Places,
+    Returns,
+    Vector,
+    WindowedSolver,
     flattest_block,
     mean_of_points,
     moved,
-    opened,
-    schedule,
 )
 
+# ---- Defaults: see also the comment on windows in `solvers.online_to_nonconvex` -----------------------------
+#     T = 300 steps (100 where a black box is called record by record), windows of M = 20 (T / 5 where T / 20 < 5)
+#     eta_t = 4 D_t / (sqrt(M) sqrt(G^2 + p sigma^2)),  G = 0.3 C          "guarantee": 2 D / (sqrt(M) sqrt(C^2 + ...))
+#             twice that, 4 times at little noise, for a user-written loss
+#
+# with p parameters and sigma the noise of a released gradient. The practical numbers were chosen by the loss on
+# generated problems; those of user-written losses on the first three of benchmarks/own_losses_data.py. Utility only.
+#
+# Source:
+#     Kornowski, Liu, Talwar 2024, Algorithm 2 and Proposition 2.6, with steps twice as large for the same radius and
+#     eta = 2 D / (G sqrt(M)), since a window after the first starts anywhere in the ball of radius D.
+OWN_STEP_FACTOR = 8.0  # of a user-written loss
+LITTLE_NOISE = 0.004  # x below which steps of a user-written loss grow, to twice their size
+SHORTENED, LEAST_SHORTENED, MOST_SHORTENED = 40.0, 0.01, 0.2  # of the units of a user-written loss, in x
+STEPS_BY_CALLS = 100  # of a black box that is called record by record, where steps are dear
+SMOOTHING, SMOOTHING_OF_PLATEAUS = 1.0 / 64.0, 1.0 / 16.0  # of the distance
+VALUE_SMOOTHING = 0.1  # of a parameter's scale
 HEIGHT = 0.19  # the entry that counts a unit as within the clip, over the clip; it adds 1.8 % to the noise
 START_JITTER = 1e-3  # how far the start is moved off a possible kink, over D_1
 
+Oracle = Literal["gradients", "exact", "jitter", "values"]
+
 
 @dataclass(frozen=True, kw_only=True)
-class O2NC(StepwiseSolver):
+class O2NC(WindowedSolver):
     """Online-to-non-convex descent on private gradients; see the module for the symbols.
 
     Attributes:
@@ -84,7 +112,7 @@ class O2NC(StepwiseSolver):
         clip_rate: how fast: each step multiplies it by exp(-clip_rate (share - quantile)).
         typical: G, the norm of a mean gradient that the step size allows for, beside the noise.
         step_factor: the step size in units of D / sqrt(M) over that norm, noise included.
-        step_size: eta, the same at every step; default the schedule of `planning.o2nc`.
+        step_size: eta, the same at every step; default the schedule of `solvers.online_to_nonconvex`.
         places: where on each step the gradient is taken: "uniform" (anywhere, by public chance) or in its "middle".
         returns: "tail" (mean of the last tenth of the points), "last" (of the last window), "random" (of a uniformly
             random window) or "best" (of the window whose released gradients have the shortest mean).
@@ -112,14 +140,9 @@ class O2NC(StepwiseSolver):
     """
 
     name: ClassVar[str] = "o2nc"
-    needs: ClassVar[tuple[Need, ...]] = (
-        NoSet("its points move in balls around each other and cannot be kept in a set: leave the set out"),
-        SmoothPenalty("it adds the penalty's gradient, and the penalty has none: use a ridge or no penalty"),
-    )
-    by_values: ClassVar[bool] = True
 
     window: int = derived(at_least=1)
-    mode: Literal["practical", "guarantee"] = choice("practical")
+    mode: Mode = choice("practical")
     distance: float = derived(above=0)
     radius: float = derived(above=0)
     clip: float = derived(above=0)
@@ -129,51 +152,65 @@ class O2NC(StepwiseSolver):
     step_factor: float = derived(above=0)
     step_size: float | None = optional(above=0)
     places: Places = choice("uniform")
-    returns: planning.Returns = derived()
-    oracle: planning.Oracle = derived()
+    returns: Returns = derived()
+    oracle: Oracle = derived()
     smoothing: float = derived(at_least=0)
     directions: int = derived(at_least=1)
     rate: float | None = optional(above=0, at_most=1)
     blocks: int = number(1, at_least=1)
     certificate_share: float = derived(at_least=0, below=1)
 
-    def default_distance(self, instance: Instance) -> float:
-        return planning.distance(self, instance)
-
-    def default_radius(self, instance: Instance) -> float:
-        del instance
-        return self.distance * planning.GUARANTEE_RADIUS
-
-    def default_oracle(self, instance: Instance) -> planning.Oracle:
-        return planning.oracle(self, instance)
+    def default_oracle(self, instance: Instance) -> Oracle:
+        """Values of a black box, the closed average of a generalised-linear loss with kinks, else gradients."""
+        loss = instance.problem.loss
+        if isinstance(loss, BlackBox):
+            return "values"
+        if self.smoothing == 0 or self.mode == "guarantee":
+            return "gradients"
+        if isinstance(loss, GLMLoss) and loss.outputs == 1 and math.isinf(loss.curvature):
+            return "exact"
+        return "jitter" if self.smoothing else "gradients"
 
     def default_smoothing(self, instance: Instance) -> float:
-        return planning.smoothing(self, instance)
+        """alpha_s: a tenth of a parameter's scale for values, R / 64 for kinks, R / 16 for plateaus."""
+        loss = instance.problem.loss
+        if self.oracle == "gradients":
+            return 0.0
+        if self.oracle == "values":
+            return VALUE_SMOOTHING * (1.0 if isinstance(loss, BlackBox) else self.distance)
+        return self.distance * (SMOOTHING_OF_PLATEAUS if loss.convex is False else SMOOTHING)
 
     def default_directions(self, instance: Instance) -> int:
-        return planning.directions(self, instance)
+        """k of values."""
+        return min(instance.parameters, MOST_DIRECTIONS)
 
     def default_steps(self, instance: Instance) -> int:
-        return planning.steps(self, instance)
-
-    def default_window(self, instance: Instance) -> int:
-        return planning.window(self, instance)
+        loss = instance.problem.loss
+        return STEPS_BY_CALLS if isinstance(loss, BlackBox) and loss.host else super().default_steps(instance)
 
     def default_clip(self, instance: Instance) -> float:
-        return planning.clip(self, instance)
+        """C; of values as long as an estimate along one direction can be."""
+        loss = instance.problem.loss
+        if isinstance(loss, BlackBox) and instance.is_private:
+            return (loss.high - loss.low) / (2.0 * self.smoothing)
+        return descent_theory.default_clip(instance)
 
     def default_typical(self, instance: Instance) -> float:
-        return planning.typical(self, instance)
+        return self.usual_gradient(instance)
 
     def default_step_factor(self, instance: Instance) -> float:
-        return planning.step_factor(self, instance)
-
-    def default_returns(self, instance: Instance) -> planning.Returns:
-        del instance
-        return "last" if self.mode == "guarantee" else "tail"
+        """The step size in units of D / (sqrt(M) |g|); at little noise more of it for a user-written loss."""
+        if self.mode == "guarantee":
+            return PROVED_STEP_FACTOR
+        if not isinstance(instance.problem.loss, RecordLoss):
+            return STEP_FACTOR
+        noise = descent_theory.relative_noise(instance)
+        return OWN_STEP_FACTOR * (2.0 if noise == 0 else min(max(LITTLE_NOISE / noise, 1.0), 2.0))
 
     def default_certificate_share(self, instance: Instance) -> float:
-        return planning.certificate_share(self, instance)
+        """A tenth of the budget where a guarantee is asked for and there are gradients."""
+        by_gradients = not isinstance(instance.problem.loss, BlackBox)
+        return CERTIFICATE_SHARE if self.mode == "guarantee" and by_gradients else 0.0
 
     def check(self) -> None:
         """Refuse samples with values or with blocks, and a smoothed oracle without a radius."""
@@ -192,7 +229,54 @@ class O2NC(StepwiseSolver):
             )
 
     def forecast(self, instance: Instance) -> Forecast:
-        return planning.forecast(self, instance)
+        """The bounds on how flat the result is, and notices; no prediction of the excess."""
+        meaning = "the method says how flat its result is, not how far it is from a minimum"
+        notices: tuple[str, ...] = ()
+        if self.oracle == "values" and self.directions < instance.parameters:
+            notices += (
+                f"values are taken along {self.directions} random directions a step of {instance.parameters} "
+                "parameters: steps are noisier than with all of them. `directions` says how many.",
+            )
+        if not instance.is_private:
+            return Forecast(meaning=meaning, notices=(NOISE_IS_OFF, *notices))
+        notices = (*large_delta(instance), *notices)
+        noise = self.deviation(instance.public)
+        parameters = self.directions if self.oracle == "values" else instance.parameters
+        if parameters * noise**2 > FAINT * self.clip**2 * self.window:
+            notices += (
+                "the noise of a window of steps is more than ten times the clip: the steps say next to nothing. More "
+                "units, a larger epsilon or fewer parameters would help.",
+            )
+        return self._bounded(instance, Forecast(meaning=meaning, notices=notices))
+
+    def _bounded(self, instance: Instance, found: Forecast) -> Forecast:
+        """The forecast with what theorems say: of each method, and of this run where it meets their conditions."""
+        lengths = {"clip": self.clip, "radius": self.radius + self.smoothing, "distance": self.distance}
+        by_values = self.oracle == "values"
+        found = with_method_bounds(found, instance, **lengths, values=by_values)
+        proved = (
+            self.mode == "guarantee"
+            and self.returns == "random"
+            and self.places == "uniform"
+            and self.step_size is None
+            and self.typical == self.clip
+            and self.rate is None
+            and self.blocks == 1
+            and not (by_values and self.directions < instance.parameters)
+        )
+        if not proved:
+            return found
+        windows = self.windows
+        oracle: BoundedOracle = "smoothed" if self.oracle == "exact" else self.oracle
+        return with_own_bound(
+            found,
+            task_of(instance, **lengths),
+            window=windows.window,
+            blocks=windows.steps // windows.window,
+            noise=self.deviation(instance.public),
+            smoothing=self.smoothing,
+            oracle=oracle,
+        )
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Smooth penalties and no constraint set."""
@@ -203,9 +287,19 @@ class O2NC(StepwiseSolver):
             return (
                 "a clip that follows a quantile is for gradients on all units or parts: leave out `quantile`"
             )
-        missing = planning.oracle_obstacle(self, problem)
-        if missing is not None:
-            return missing
+        loss = problem.loss
+        if isinstance(loss, BlackBox):
+            if self.oracle not in (None, "values"):
+                return "the loss is a black box, known by its values only: use oracle='values'"
+            if self.rate is not None:
+                return "values are not asked of samples: leave out `rate`"
+            if self.certificate_share:
+                return (
+                    "the loss is a black box, without the gradients that a certificate needs: use "
+                    "certificate_share=0"
+                )
+        if self.oracle == "exact" and not (isinstance(loss, GLMLoss) and loss.outputs == 1):
+            return f"the {loss.name} loss has no closed average over a ball: use oracle='jitter'"
         if self.blocks > 1 and public.n < 2 * self.blocks:
             return f"{self.blocks} parts of n = {public.n} units have less than two units each: use fewer"
         return None
@@ -213,7 +307,18 @@ class O2NC(StepwiseSolver):
     @property
     def rounds(self) -> int:
         """T, rounded down to whole windows."""
-        return planning.rounds(self)
+        return self.windows.steps
+
+    def deviation(self, public: Public) -> float:
+        """sigma of the configured solver: the noise of a coordinate of one released gradient."""
+        if self.noise_multiplier == 0.0:
+            return 0.0
+        units = public.n * (self.rate or 1.0) / self.blocks
+        return self.noise_multiplier * public.relation.factor * self.clip / units
+
+    def schedule(self, *, parameters: int, stddev: float) -> Vector:
+        """eta_t, (T,), for p released numbers a step with noise of standard deviation sigma each."""
+        return self.step_sizes(self.step_factor, math.hypot(self.typical, math.sqrt(parameters) * stddev))
 
     @property
     def certificate_noise(self) -> Gaussian:
@@ -261,16 +366,17 @@ class O2NC(StepwiseSolver):
         total = self.rounds
         if not total:
             return Outcome(start, ending(jnp.asarray(True)))
-        start, places, chosen = self._draw_public_numbers(curator, start)
-        longest, step_sizes = planning.schedule(
-            self,
+        drawn, windows = self.public_numbers(curator), self.windows
+        if drawn.seed is not None and not self.smoothing:  # off a possible kink
+            point = ball_point(jax.random.key(drawn.seed), start.size).reshape(start.shape)
+            start = start + START_JITTER * float(windows.longest[0]) * point
+        step_sizes = self.schedule(
             parameters=self.directions if self.oracle == "values" else start.size,
-            stddev=planning.deviation(self, curator.public),
+            stddev=self.deviation(curator.public),
         )
-        window = whole_blocks(self.steps, self.window)[1]
         # The result is the mean of `count` points z from number `first` on; only those are kept in the state.
-        first, count = planning.kept(self, chosen)
-        state = opened(start, schedule(longest, step_sizes, places), window=window, first=first, kept=count)
+        window, (first, count) = windows.window, windows.kept(self.returns, drawn.chosen)
+        state = self.opened(start, step_sizes, drawn)
         if isinstance(self.sampling(), EveryUnit):
             state, seen = self._descend(curator, problem, state)
         else:
@@ -374,26 +480,8 @@ class O2NC(StepwiseSolver):
             moving=(self.oracle == "gradients" and is_bounded(problem.loss)) or None,
         )
 
-    def _draw_public_numbers(self, curator: Curator, start: Array) -> tuple[Array, NDArray[np.float64], int]:
-        """The start, moved off a possible kink; s_1, ..., s_T, (T,); the index of a random window: by public seeds."""
-        total, window = whole_blocks(self.steps, self.window)
-        chosen = 0
-        if self.returns == "random":
-            generator = np.random.default_rng(curator.public_seed("random window"))
-            chosen = int(generator.integers(total // window))
-        if self.places == "middle":
-            return start, places_of("middle", total), chosen
-        seed = curator.public_seed("places on the steps")
-        if self.smoothing:
-            return start, places_of("uniform", total, seed), chosen
-        point = ball_point(jax.random.key(seed), start.size).reshape(start.shape)
-        first = step_length(float(planning.radii(self)[0]), window)
-        return start + START_JITTER * first * point, places_of("uniform", total, seed), chosen
 
-
-def gradient_query(
-    oracle: planning.Oracle, problem: Problem, at: Array, clip: Any, smoothing: float
-) -> MeanQuery:
+def gradient_query(oracle: Oracle, problem: Problem, at: Array, clip: Any, smoothing: float) -> MeanQuery:
     """The query for the mean gradient of the loss, or of its average over a ball, at a point."""
     loss: Any = problem.loss  # of the kind that the oracle needs: `applicable` has refused others
     match oracle:
@@ -403,6 +491,17 @@ def gradient_query(
             return JitteredGradient(loss=loss, at=at, smoothing=smoothing, clip=clip)
         case _:
             return ClippedGradient(loss=loss, at=at, clip=clip)
+
+
+def own_quantile(instance: Instance) -> float:
+    """The share of the units of a user-written loss whose gradients the clip is to leave as they are.
+
+    A clip that shortens a fifth of them keeps its bias however large the budget is, so it shortens fewer where there is
+    less noise.
+    """
+    return 1.0 - min(
+        max(SHORTENED * descent_theory.relative_noise(instance), LEAST_SHORTENED), MOST_SHORTENED
+    )
 
 
 def in_parameters(query: MeanQuery, released: Array) -> Array:
@@ -423,7 +522,7 @@ class Seen:
         self._scales.append(0.0 if scale is None else float(scale[0]))
 
     def shown(
-        self, of: Certified, used: slice, window: int, returns: planning.Returns
+        self, of: Certified, used: slice, window: int, returns: Returns
     ) -> tuple[Mapping[str, Finding], tuple[Picture, ...]]:
         """The certificate by the steps' own releases and its picture; empty for samples and without noise.
 
@@ -456,7 +555,7 @@ class SampledStep:
 
     noise: Gaussian
     sampling: Sampling
-    oracle: planning.Oracle
+    oracle: Oracle
     smoothing: float
 
     def __call__(self, state: SampledState, release: ReleaseCall) -> SampledState:

@@ -10,8 +10,8 @@ the D_t of the start. The solvers say what g_t is; here it is a public vector.
 Source: Kornowski, Liu, Talwar 2024, Algorithm 2; Cutkosky, Mehta, Orabona 2023, Algorithm 1.
 """
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+import math
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,26 +20,62 @@ from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
 
 from privopt.curator.base import Curator
-from privopt.planning.averaging import Estimate, directions
-from privopt.planning.o2nc import Places, places_of
-from privopt.problems.ball import haar_block
+from privopt.planning import descent_theory
+from privopt.planning.task import Instance
+from privopt.problems.black_box import BlackBox
+from privopt.problems.losses import RecordLoss
 from privopt.problems.problem import Problem
 from privopt.problems.projections import project_l2_ball
-from privopt.queries.base import MeanQuery
-from privopt.queries.slopes import ClippedGradient, ClippedGradientDifference
-from privopt.queries.smoothed import (
-    JitteredGradient,
-    LuneDifference,
-    SmoothedDifference,
-    SmoothedGradient,
-    TranslatedDifference,
-)
-from privopt.queries.values import PlacedValueDifference, PlacedValueGradient, ValueDifference, ValueGradient
+from privopt.solvers.base import StepwiseSolver
 from privopt.solvers.fields import guarded
+from privopt.solvers.needs import Need, NoSet, SmoothPenalty
 
-if TYPE_CHECKING:
-    from privopt.papers.single_pass_o2nc import SinglePassO2NC
-    from privopt.papers.variance_reduced_o2nc import VarianceReducedO2NC
+# ---- Windows: how many there are, how long their steps may be, and where on a step a gradient is taken ------
+#     a_t   = (R / 4) (1 - t / T) + R / 200,  D_t = 2 a_t / (M + 1)          mode "practical": R a guess of the distance
+#     a_t   = the given radius                                               mode "guarantee"
+#     eta_t = f D_t / (sqrt(M) g)                                            g the norm of a gradient, noise included
+#     R     = sqrt(p) / row bound; 4 times that for a user-written loss
+#
+# with p parameters. The points of a window lie within D (M + 1) / 2 of their mean, hence D.
+# Source: Kornowski, Liu, Talwar 2024, section 2.2 and Algorithm 2; Cutkosky, Mehta, Orabona 2023. Utility only.
+STEPS, WINDOW = 300, 20
+FEWEST_WINDOWS = 5
+TAIL = 0.1  # of the steps, whose points are averaged
+TYPICAL = 0.3  # of the clip: the mean gradient's length that the step size allows for
+STEP_FACTOR, PROVED_STEP_FACTOR = 4.0, 2.0
+OWN_DISTANCE = 4.0  # of a user-written loss
+GUARANTEE_RADIUS = 1.0 / 8.0  # of the distance
+FAINT = 100.0  # p sigma^2 over C^2 M from which on steps say next to nothing
+
+Mode = Literal["practical", "guarantee"]
+Places = Literal["middle", "uniform"]
+Returns = Literal["tail", "last", "random", "best"]
+Vector = NDArray[np.float64]
+
+
+def whole_blocks(steps: int, window: int) -> tuple[int, int]:
+    """(T, M): the window cut to the steps, and the steps cut to a multiple of the window."""
+    window = max(1, min(window, steps))
+    return window * (steps // window), window
+
+
+def places_of(places: Places, steps: int, seed: int | None = None) -> Vector:
+    """s_t, where on its step each gradient is taken: in the middle, or uniformly on it by a public seed.
+
+    Raises:
+        ValueError: uniform places without a seed.
+    """
+    if places == "middle":
+        return np.full(steps, 0.5)
+    if seed is None:
+        raise ValueError("uniform places on the steps are drawn by a public seed: give one.")
+    return np.random.default_rng(seed).uniform(size=steps)
+
+
+def longest_move(radii: ArrayLike, places: Places = "uniform") -> float:
+    """The furthest that two points in a row can be apart, whatever the places: D (middle) or 2 D, for D the longest."""
+    longest = float(np.max(np.asarray(radii, np.float64), initial=0.0))
+    return longest if places == "middle" else 2.0 * longest
 
 
 class Schedule(NamedTuple):
@@ -141,9 +177,6 @@ def moved(state: ConversionState, gradient: Float[Array, " *shape"]) -> Conversi
     )
 
 
-take_step = jax.jit(moved)  # for loops that run step by step
-
-
 @jax.jit
 def take_penalised_step(
     state: ConversionState, gradient: Float[Array, " *shape"], problem: Problem
@@ -152,29 +185,9 @@ def take_penalised_step(
     return moved(state, gradient + problem.regulariser.gradient(state.at))
 
 
-def public_numbers(
-    curator: Curator, *, steps: int, window: int, places: Places, of_window: bool
-) -> tuple[NDArray[np.float64], int]:
-    """(s_1, ..., s_T; the number of a random window, 0 unless `of_window`), drawn by public seeds."""
-    chosen = 0
-    if of_window:
-        generator = np.random.default_rng(curator.public_seed("random window"))
-        chosen = int(generator.integers(steps // window))
-    if places == "middle":
-        return places_of("middle", steps), chosen
-    return places_of("uniform", steps, curator.public_seed("places on the steps")), chosen
-
-
 def mean_of_points(state: ConversionState) -> Float[Array, " *shape"]:
     """The mean of the points that make the result; the start without any."""
     return jnp.mean(state.points, axis=0) if len(state.points) else state.params
-
-
-def reach_of_points(state: ConversionState, centre: Float[Array, " *shape"]) -> Float[Array, ""]:
-    """How far those points lie from a point, at most; 0 without any."""
-    if not len(state.points):
-        return jnp.zeros(())
-    return jnp.sqrt(jnp.max(_squares(state.points - centre[None])))
 
 
 def flattest_block(state: ConversionState) -> Int[Array, ""]:
@@ -200,109 +213,119 @@ def _squares(rows: Float[Array, "K ..."]) -> Float[Array, " K"]:
     return jnp.sum(rows * rows, axis=tuple(range(1, rows.ndim)))
 
 
-# ---- The queries of variance-reduced methods: a gradient at a point, and its change between two points -----
+class Windows(NamedTuple):
+    """The windows of a run, from public numbers."""
+
+    steps: int  # T, in whole windows
+    window: int  # M
+    reaches: Vector  # a_t, how far the points of the window of step t may be from their mean, (T,)
+
+    @property
+    def longest(self) -> Vector:
+        """D_t, (T,)."""
+        return 2.0 * self.reaches / (self.window + 1)
+
+    def kept(self, returns: Returns, chosen: int) -> tuple[int, int]:
+        """(first, count) of the points that make the result; `chosen` is the number of a random window, from 0."""
+        match returns:
+            case "tail":
+                count = math.ceil(TAIL * self.steps)
+                return self.steps - count, count
+            case "last":
+                return self.steps - self.window, self.window
+            case "random":
+                return self.window * chosen, self.window
+            case _:
+                return 0, self.steps  # which of the windows is known at the end
 
 
-@dataclass(frozen=True, kw_only=True)
-class Estimates:
-    """What to ask for; see `planning.averaging`.
+class PublicNumbers(NamedTuple):
+    """What a run draws by public seeds."""
 
-    Attributes:
-        kind: of the estimate.
-        loss: of one record.
-        smoothing: radius of the ball over which it is averaged.
-        clip: C.
-        slope_clip: H.
-        draws: m, shifts of one unit.
-        key: public randomness of the directions; None where there are none.
-        placed: whether estimates from values are released in parameters, not along the directions.
-    """
+    places: Vector  # s_1, ..., s_T
+    chosen: int  # the number of a random window, from 0; 0 unless one is returned
+    seed: int | None  # of the places; None where they are in the middle
 
-    kind: Estimate
-    loss: Any
-    smoothing: float
+
+class WindowedSolver(StepwiseSolver):
+    """A solver by online-to-nonconvex conversion. The fields are declared by the subclasses."""
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        NoSet("its points move in balls around each other and cannot be kept in a set: leave the set out"),
+        SmoothPenalty("it adds the penalty's gradient, and the penalty has none: use a ridge or no penalty"),
+    )
+    by_values: ClassVar[bool] = True
+
+    window: int
+    mode: Mode
+    distance: float
+    radius: float
     clip: float
-    slope_clip: float
-    draws: int
-    key: Array | None = None
-    placed: bool = False
+    typical: float
+    step_size: float | None
+    places: Places
+    returns: Returns
 
-    @classmethod
-    def of(
-        cls, solver: "SinglePassO2NC | VarianceReducedO2NC", loss: Any, curator: Curator, *, placed: bool
-    ) -> "Estimates":
-        """Those of a configured solver; the curator draws what is random and public."""
-        key = None
-        if solver.estimate == "values":
-            key = jax.random.key(curator.public_seed("directions"))
-        return cls(
-            kind=solver.estimate,
-            loss=loss,
-            smoothing=solver.smoothing,
-            clip=solver.clip,
-            slope_clip=solver.slope_clip,
-            draws=solver.draws,
-            key=key,
-            placed=placed,
-        )
+    def default_steps(self, instance: Instance) -> int:
+        """T."""
+        del instance
+        return STEPS
 
-    def gradient(self, at: Float[Array, " *shape"], turn: int) -> MeanQuery:
-        """The query of step `turn` for the gradient."""
-        match self.kind:
-            case "plain":
-                return ClippedGradient(loss=self.loss, at=at, clip=self.clip)
-            case "exact":
-                return SmoothedGradient(loss=self.loss, at=at, smoothing=self.smoothing, clip=self.clip)
-            case "lune" | "translate":
-                return JitteredGradient(loss=self.loss, at=at, smoothing=self.smoothing, clip=self.clip)
-            case "values":
-                return (PlacedValueGradient if self.placed else ValueGradient)(
-                    loss=self.loss,
-                    at=at,
-                    directions=self._directions(at.size, turn),
-                    smoothing=self.smoothing,
-                    clip=self.clip,
-                )
+    def default_window(self, instance: Instance) -> int:
+        """M: 20, or a fifth of fewer than 100 steps."""
+        del instance
+        return WINDOW if self.steps >= FEWEST_WINDOWS * WINDOW else max(1, self.steps // FEWEST_WINDOWS)
 
-    def change(self, at: Float[Array, " *shape"], before: Float[Array, " *shape"], turn: int) -> MeanQuery:
-        """The query of step `turn` for how the gradient changes from `before` to `at`."""
-        places: dict[str, Any] = {"loss": self.loss, "at": at, "anchor": before}
-        match self.kind:
-            case "plain":
-                return ClippedGradientDifference(
-                    **places, slope_clip=self.slope_clip, gradient_clip=self.clip
-                )
-            case "exact":
-                return SmoothedDifference(
-                    **places, smoothing=self.smoothing, clip=self.clip, slope_clip=self.slope_clip
-                )
-            case "lune":
-                return LuneDifference(**places, smoothing=self.smoothing, clip=self.clip)
-            case "translate":
-                return TranslatedDifference(
-                    **places,
-                    smoothing=self.smoothing,
-                    clip=self.clip,
-                    slope_clip=self.slope_clip,
-                    draws=self.draws,
-                )
-            case "values":
-                distance = float(jnp.sqrt(jnp.sum((at - before) ** 2)))
-                slope = min(self.slope_clip, 2.0 * self.clip / distance) if distance > 0 else self.slope_clip
-                return (PlacedValueDifference if self.placed else ValueDifference)(
-                    **places,
-                    directions=self._directions(at.size, turn),
-                    smoothing=self.smoothing,
-                    slope_clip=slope,
-                )
+    def default_distance(self, instance: Instance) -> float:
+        """R: sqrt(p) in units of 1 / row bound, or of a black box's scale; four times that for a user's own loss."""
+        root, loss = math.sqrt(instance.parameters), instance.problem.loss
+        if isinstance(loss, BlackBox):
+            return root
+        return root * (OWN_DISTANCE if isinstance(loss, RecordLoss) else 1.0) / instance.public.row_bound
 
-    def read(self, query: MeanQuery, released: Array) -> Float[Array, " *shape"]:
-        """The gradient, or its change, from what was released."""
-        if isinstance(query, ValueGradient | ValueDifference) and not self.placed:
-            return query.gradient(released)
-        return released
+    def default_radius(self, instance: Instance) -> float:
+        del instance
+        return self.distance * GUARANTEE_RADIUS
 
-    def _directions(self, parameters: int, turn: int) -> Float[Array, "k p"]:
-        """The public orthonormal rows of step `turn`, the same at both points of a change."""
-        assert self.key is not None
-        return haar_block(jax.random.fold_in(self.key, turn), directions(parameters), parameters)
+    def default_returns(self, instance: Instance) -> Returns:
+        del instance
+        return "last" if self.mode == "guarantee" else "tail"
+
+    def usual_gradient(self, instance: Instance) -> float:
+        """G: 0.3 of the clip, or of a guessed one with the noise off; the whole clip where the bound is to hold."""
+        clip = self.clip
+        if math.isinf(clip):
+            clip = descent_theory.guess(instance).slope * instance.public.row_bound
+        return clip if self.mode == "guarantee" else TYPICAL * clip
+
+    @property
+    def windows(self) -> Windows:
+        """T, M and the a_t of the filled solver."""
+        steps, window = whole_blocks(self.steps, self.window)
+        if self.mode == "guarantee":
+            return Windows(steps, window, np.full(steps, float(self.radius)))
+        left = 1.0 - np.arange(1, steps + 1) / max(steps, 1)
+        return Windows(steps, window, (self.distance / 4.0) * left + self.distance / 200.0)
+
+    def step_sizes(self, factor: float, norm: float | Vector) -> Vector:
+        """eta_t, (T,): the given one, or `factor` D_t / sqrt(M) over the norm of a gradient, noise included."""
+        windows = self.windows
+        if self.step_size is not None:
+            return np.full(windows.steps, float(self.step_size))
+        return factor * windows.longest / (math.sqrt(windows.window) * norm)
+
+    def public_numbers(self, curator: Curator) -> PublicNumbers:
+        """The places on the steps, and the number of a random window where one is returned."""
+        windows, chosen = self.windows, 0
+        if self.returns == "random":
+            generator = np.random.default_rng(curator.public_seed("random window"))
+            chosen = int(generator.integers(windows.steps // windows.window))
+        seed = None if self.places == "middle" else curator.public_seed("places on the steps")
+        return PublicNumbers(places_of(self.places, windows.steps, seed), chosen, seed)
+
+    def opened(self, start: Array, step_sizes: Vector, drawn: PublicNumbers) -> ConversionState:
+        """The state before the first step, which keeps the points that make the result."""
+        windows = self.windows
+        first, kept = windows.kept(self.returns, drawn.chosen)
+        plan = schedule(windows.longest, step_sizes, drawn.places)
+        return opened(start, plan, window=windows.window, first=first, kept=kept)

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt32
 
 from privopt.curator.base import Curator
-from privopt.ledger.events import Event
 from privopt.planning.kl_theory import DISTANCE
 from privopt.planning.task import Forecast, Instance
 from privopt.problems.glm import GLMLoss, Loss, RecordLoss
@@ -21,6 +20,7 @@ from privopt.public import Public
 from privopt.result import Outcome
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import derived, number
+from privopt.solvers.front_end import FrontEnd
 from privopt.solvers.gradient_descent import GradientDescent
 
 
@@ -34,7 +34,7 @@ def smoothed_problem(problem: Problem, public: Public, radius: float, seed: int)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomizedSmoothing(Solver):
+class RandomizedSmoothing(FrontEnd):
     """A solver that runs on the smoothed loss f_r(w) = E f(w + r z), z uniform in the unit ball.
 
     Attributes:
@@ -52,6 +52,7 @@ class RandomizedSmoothing(Solver):
     """
 
     name: ClassVar[str] = "randomized-smoothing"
+    title_of: ClassVar[str] = "randomly smoothed {}"
 
     inner: Solver = field(default_factory=GradientDescent)
     radius: float = derived(at_least=0, below=math.inf)
@@ -68,34 +69,6 @@ class RandomizedSmoothing(Solver):
         distance = DISTANCE / public.row_bound
         units = public.n * math.sqrt(public.typical_records)
         return distance * math.sqrt(instance.parameters) / (instance.mu * units)
-
-    @property
-    def title(self) -> str:
-        """What runs inside, and that its loss is smoothed."""
-        return f"randomly smoothed {self.inner.title}"
-
-    @property
-    def adaptive(self) -> bool:
-        """As the inner solver."""
-        return self.inner.adaptive
-
-    @property
-    def makes(self) -> tuple[int, int]:
-        """As the inner solver."""
-        return self.inner.makes
-
-    @property
-    def rests_on_convexity(self) -> str:
-        """As the inner solver."""
-        return self.inner.rests_on_convexity
-
-    def event(self, public: Public) -> Event:
-        """What the inner solver releases."""
-        return self.inner.event(public)
-
-    def scaled(self, factor: float) -> Self:
-        """All noise times `factor`."""
-        return super().scaled(factor).with_(inner=self.inner.scaled(factor))
 
     def filled(self, instance: Instance) -> Self:
         """The radius, then the inner solver for the smoothed loss."""
@@ -119,18 +92,6 @@ class RandomizedSmoothing(Solver):
         """Where the inner solver takes a loss of the user's own."""
         radius = self.radius if self.is_set("radius") else 1.0
         return self.inner.applicable(self.with_(radius=radius)._smoothed(problem, public), public)
-
-    def releases(self) -> int:
-        """The inner solver's."""
-        return self.inner.releases()
-
-    def passes(self) -> float:
-        """The inner solver's."""
-        return self.inner.passes()
-
-    def matrix_seconds(self, public: Public) -> float:
-        """The inner solver's."""
-        return self.inner.matrix_seconds(public)
 
     def seconds(self, problem: Problem, public: Public) -> float:
         """The inner solver's on the smoothed loss."""

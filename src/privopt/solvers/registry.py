@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from privopt import papers
 from privopt.errors import NotPriceable
-from privopt.planning import o2nc
 from privopt.planning.counts import constant_column
 from privopt.planning.task import Instance
 from privopt.precision import double_precision
@@ -40,7 +39,7 @@ from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.group_privacy import GroupPrivacy
 from privopt.solvers.kl_proximal_point import KLProximalPoint
 from privopt.solvers.kl_spider import KLSpider
-from privopt.solvers.o2nc import O2NC
+from privopt.solvers.o2nc import O2NC, own_quantile
 from privopt.solvers.objective_perturbation import ObjectivePerturbation
 from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
 from privopt.solvers.posterior_descent import PosteriorDescent
@@ -207,7 +206,7 @@ def automatic(instance: Instance) -> Choice[Solver]:
             clipped,
             "the loss looks convex, on which averaged steps settle, and the clip is chosen privately",
         )
-    windowed = PrivateClip(inner=O2NC(quantile=o2nc.own_quantile(instance)))
+    windowed = PrivateClip(inner=O2NC(quantile=own_quantile(instance)))
     if instance.has_own_loss and windowed.obstacle(problem, public) is None:
         return Choice(
             windowed,

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from scipy.stats import qmc
 
 from privopt.curator.base import Curator
-from privopt.ledger.calibration import calibrate
 from privopt.ledger.curves import part_of
 from privopt.ledger.events import Event, sequence
 from privopt.mechanisms.choice import ExponentialMechanism
@@ -29,6 +28,7 @@ from privopt.queries.values import CandidateValues
 from privopt.result import Outcome
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import derived, number
+from privopt.solvers.front_end import FrontEnd, choice_range
 from privopt.solvers.o2nc import O2NC
 
 # ---- How a budget is split around a private choice of the start, and the candidates to choose among --------
@@ -43,11 +43,6 @@ from privopt.solvers.o2nc import O2NC
 SHARE = 0.2
 CANDIDATES = 1024
 MOST_PARAMETERS = 4
-
-
-def choice_range(share: float, instance: Instance) -> float:
-    """e of the exponential mechanism: rho = e^2 / 8 = share mu^2 / 2; infinite without noise."""
-    return 2.0 * instance.mu * math.sqrt(share) if instance.is_private else math.inf
 
 
 def rest(instance: Instance, share: float) -> Instance:
@@ -72,7 +67,7 @@ def candidates(centre: NDArray[np.float64], reach: float, count: int, seed: int)
 
 
 @dataclass(frozen=True, kw_only=True)
-class WarmStart(Solver):
+class WarmStart(FrontEnd):
     """A charged front end: the start is chosen among the points of a public box, by the mean of their clipped values.
 
     Attributes:
@@ -91,6 +86,8 @@ class WarmStart(Solver):
     """
 
     name: ClassVar[str] = "warm-start"
+    title_of: ClassVar[str] = "{} from a warm start"
+    own_releases: ClassVar[int] = 1
     by_values: ClassVar[bool] = True  # as far as the inner solver is, which is asked
 
     inner: Solver = field(default_factory=O2NC)
@@ -109,25 +106,6 @@ class WarmStart(Solver):
             )
 
     @property
-    def title(self) -> str:
-        """What runs inside, and that its start is chosen."""
-        return f"{self.inner.title} from a warm start"
-
-    @property
-    def adaptive(self) -> bool:
-        """As the inner solver."""
-        return self.inner.adaptive
-
-    @property
-    def makes(self) -> tuple[int, int]:
-        """As the inner solver."""
-        return self.inner.makes
-
-    @property
-    def rests_on_convexity(self) -> str:
-        return self.inner.rests_on_convexity
-
-    @property
     def choice(self) -> ExponentialMechanism:
         """Of the start."""
         return ExponentialMechanism(self.choice_range)
@@ -138,11 +116,7 @@ class WarmStart(Solver):
 
     def scaled(self, factor: float) -> Self:
         """All noise times `factor`."""
-        return self.with_(
-            noise_multiplier=self.noise_multiplier * factor,
-            choice_range=self.choice_range / factor,
-            inner=self.inner.scaled(factor),
-        )
+        return super().scaled(factor).with_(choice_range=self.choice_range / factor)
 
     def filled(self, instance: Instance) -> Self:
         """The range, and the inner solver's own settings for its part of the budget."""
@@ -161,35 +135,18 @@ class WarmStart(Solver):
             choice_range=choice_range(self.share, instance),
             inner=inner,
         )
-        if not instance.is_private:
-            return split
-        return split.scaled(
-            calibrate(
-                lambda z: split.scaled(z).event(instance.public), instance.budget, instance.public.relation
-            )
-        )
+        return split.to_budget(instance) if instance.is_private else split
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """At most four parameters, a range of values, and what the inner solver asks for."""
         parameters = int(np.prod(problem.parameter_shape(public)))
         return self._box_obstacle(problem, parameters) or self.inner.obstacle(problem, public)
 
-    def releases(self) -> int:
-        """The choice and the inner solver's."""
-        return 1 + self.inner.releases()
-
-    def passes(self) -> float:
-        """One for the choice, and the inner solver's."""
-        return 1.0 + self.inner.passes()
-
     def loss_values(self, problem: Problem, public: Public) -> float:
         """One for each candidate, and the inner solver's."""
         if not isinstance(problem.loss, BlackBox):
             return 0.0
-        return self.candidates * float(records(public)) + self.inner.loss_values(problem, public)
-
-    def matrix_seconds(self, public: Public) -> float:
-        return self.inner.matrix_seconds(public)
+        return self.candidates * float(records(public)) + super().loss_values(problem, public)
 
     def forecast(self, instance: Instance) -> Forecast:
         """The inner solver's with its part of the budget; its bound supposes another start."""

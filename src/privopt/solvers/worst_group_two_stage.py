@@ -14,9 +14,8 @@ from jaxtyping import Array
 from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
-from privopt.ledger.calibration import calibrate
 from privopt.ledger.curves import part_of
-from privopt.ledger.events import Event, Repeated, leaf_counts, sequence
+from privopt.ledger.events import Event, Repeated, sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
@@ -177,11 +176,7 @@ class WorstGroupTwoStage(Solver):
             noise_multiplier=1.0 / math.sqrt(self.selection_share),
             inner=self.inner.with_(noise_multiplier=1.0 / math.sqrt(1.0 - self.selection_share)),
         )
-        if not any(leaf_counts(split.event(task.public))):
-            return split
-        return split.scaled(
-            calibrate(lambda z: split.scaled(z).event(task.public), task.budget, task.public.relation)
-        )
+        return split.to_budget(task)
 
     def scaled(self, factor: float) -> Self:
         """All noise times `factor`."""

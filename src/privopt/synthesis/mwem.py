@@ -3,6 +3,7 @@
 Source: Hardt, Ligett, McSherry 2012, with whole marginals, zCDP and least squares.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,8 +14,15 @@ from privopt.curator.base import Curator
 from privopt.curator.handles import HiddenMean
 from privopt.ledger.events import Event, NoEvent, Repeated
 from privopt.ledger.events import Sequence as EventSequence
-from privopt.planning import cell_weights as planning
-from privopt.planning.cell_weights import WorkloadTask
+from privopt.planning.cell_weights import (
+    WorkloadTask,
+    cell_finding,
+    cell_noise,
+    fit_seconds,
+    loudness,
+    parts,
+)
+from privopt.planning.plan import Finding
 from privopt.planning.task import Forecast
 from privopt.problems.workload import Workload
 from privopt.public import Public
@@ -26,6 +34,7 @@ from privopt.synthesis.base import FewCells, Histogram, Synthesizer, total_weigh
 from privopt.synthesis.mirror_fit import AnswerMap, LeastSquares, MirrorFit
 
 FINAL_ITERATIONS = 200  # of the last fit
+ROUNDS_SLOPE = 1.4  # rounds, over the square root of the loudness
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +63,11 @@ class MWEM(Synthesizer):
     iterations: int = number(30, at_least=0)
 
     def default_rounds(self, task: WorkloadTask) -> int:
-        return planning.default_rounds(self, task)
+        """1.4 sqrt(kappa), kappa the loudness of the data: 40 to 80 for 20 000 units at epsilon 0.3 to 1.
+
+        At most the number of marginals or queries.
+        """
+        return min(max(1, round(ROUNDS_SLOPE * math.sqrt(loudness(task)))), parts(task.problem))
 
     def event(self, public: Public) -> Event:
         """Choices and measurements."""
@@ -69,11 +82,25 @@ class MWEM(Synthesizer):
         return 2 * self.rounds
 
     def forecast(self, instance: WorkloadTask) -> Forecast:
-        """See `planning.cell_weights`."""
-        return planning.mwem_forecast(self, instance)
+        """The noise of a measurement, and how clearly the worst is told from the others."""
+        if self.rounds == 0:
+            return Forecast(meaning="no round: the uniform table, at no cost")
+        noise = cell_noise(self.noise_multiplier, (1.0 - self.selection_share) / self.rounds, instance)
+        public, per_unit = instance.public, self._choosing().epsilon
+        blur = 2.0 * math.log(max(2, instance.problem.size)) / (per_unit * public.n * public.typical_weight)
+        found = {
+            "cell_noise": cell_finding(noise, "a chosen marginal"),
+            "choice_blur": Finding(
+                blur,
+                "a chosen cell is about this much less wrong than the worst one, as a share of all units, at most",
+            ),
+        }
+        return Forecast(
+            meaning="there is no formula for the error of a model; see the indicators", indicators=found
+        )
 
     def fit_seconds(self, workload: Workload) -> float:
-        return planning.fit_seconds(self.rounds * self.iterations + FINAL_ITERATIONS, workload)
+        return fit_seconds(self.rounds * self.iterations + FINAL_ITERATIONS, workload)
 
     def run(self, curator: Curator, workload: Workload) -> Outcome:
         """Choose, measure, refit."""

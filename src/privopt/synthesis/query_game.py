@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, NoEvent
 from privopt.mechanisms.vertex_stream import VertexSampler, VertexTable
-from privopt.planning import query_games as planning
-from privopt.planning.cell_weights import WorkloadTask, fit_seconds
+from privopt.planning.cell_weights import WorkloadTask, fit_seconds, loudness
+from privopt.planning.plan import Bound, Finding
 from privopt.planning.task import Forecast
 from privopt.problems.workload import Workload, cells_of, codes_of, strides_of
 from privopt.public import Public
@@ -25,6 +25,35 @@ from privopt.solvers.fields import choice, derived, number
 from privopt.solvers.needs import Need
 from privopt.synthesis.base import FewCells, Histogram, Synthesizer, as_leaves, systematic_counts
 from privopt.synthesis.mirror_fit import AnswerMap, Draws, Likelihood, MirrorFit
+
+# ---- Prices of the draws: a unit moves the signed errors by a range of factor / n --------------------------
+# K draws at an inverse temperature beta cost K (beta factor / n)^2 / 8 of zCDP.
+PRESET_ROUNDS, PRESET_DRAWS = 200, 4
+LIKELIHOOD_ROUNDS, FEWEST_DRAWS, MOST_DRAWS, DRAWS_SLOPE = 20, 40, 100, 1.0 / 30.0
+NO_DRAW = Forecast(meaning="no draw: the uniform table, at no cost")
+
+
+def check_noise(program: "QueryGame | QueryGameML", task: WorkloadTask) -> None:
+    """Refuse a game without privacy: its draws have a temperature, and so always a price.
+
+    Raises:
+        ValueError: epsilon is infinite, or the noise multiplier 0.
+    """
+    if not task.is_private or program.noise_multiplier == 0:
+        raise ValueError(
+            f"{program.name} needs a finite epsilon and a noise multiplier above 0, since it draws queries at random: "
+            "without privacy use another method, such as gaussian-marginals."
+        )
+
+
+def item_range(public: Public) -> float:
+    """By which range one unit moves the signed errors."""
+    return public.relation.factor / public.n
+
+
+def _log_cells(workload: Workload) -> float:
+    return math.fsum(math.log(level) for level in workload.levels)
+
 
 # ---- The record that a few signed queries like best: what the data player of a dual query answers with -----
 # (workload, drawn queries, their signs, public randomness for ties) -> the codes of a record of a large signed sum.
@@ -176,10 +205,22 @@ class QueryGame(Synthesizer):
     seed: int = number(0, at_least=0)
 
     def default_draws(self, task: WorkloadTask) -> int:
-        return planning.default_draws(self, task)
+        """4; literally 1."""
+        del task
+        return PRESET_DRAWS if self.variant == "preset" else 1
 
     def default_rounds(self, task: WorkloadTask) -> int:
-        return planning.default_rounds(self, task)
+        """200; literally T = n sqrt(6 rho log N / (K c)) / log(2 m), which balances its bound.
+
+        Source:
+            Gonzalez, Guzman, Paquette 2024, Theorem 1.1, with bounded-range prices.
+        """
+        if self.variant == "preset":
+            return PRESET_ROUNDS
+        log_cells = _log_cells(task.problem)
+        loud = loudness(task) * (1.0 if task.public.relation.factor == 2 else math.sqrt(0.5))
+        steps = loud * math.sqrt(3.0 * log_cells / self.draws) / math.log(2 * task.problem.size)
+        return min(max(2, round(steps)), 5000)
 
     def applicable(self, problem: Workload, public: Public) -> str | None:
         """A coded table; with few enough cells where all of them are weighed."""
@@ -189,20 +230,20 @@ class QueryGame(Synthesizer):
 
     def filled(self, instance: WorkloadTask) -> Self:
         """See `Program`; draws need a temperature, so privacy cannot be switched off."""
-        planning.check_noise(self, instance)
+        check_noise(self, instance)
         return super().filled(instance)
 
     def sampler(self, public: Public) -> VertexSampler:
         """The stream that draws the queries."""
         rounds = range(1, self.rounds + 1)
         if self._included:
-            scale = planning.preset_scale(self, public)
+            scale = self._preset_scale(public)
             temperatures = [0.0, *(scale * math.sqrt(t) for t in rounds)]
             weights, draws = [float(t) for t in rounds], [0, *(self.draws for _ in rounds)]
         else:
-            step = planning.literal_step(self, public)
+            step = self.literal_step(public)
             weights = [1.0 if self.variant == "literal" else float(t) for t in rounds[:-1]]
-            scale = step if self.variant == "literal" else planning.preset_scale(self, public)
+            scale = step if self.variant == "literal" else self._preset_scale(public)
             temperatures = [
                 scale * (t if self.variant == "literal" else math.sqrt(t)) for t in range(self.rounds)
             ]
@@ -212,8 +253,20 @@ class QueryGame(Synthesizer):
             inverse_temperatures=temperatures,
             draws=draws,
             half_range=2.0,
-            sensitivities=planning.item_range(public),
+            sensitivities=item_range(public),
         )
+
+    def _preset_scale(self, public: Public) -> float:
+        """s in beta_t = s sqrt t: K sum over t = 1, ..., T of (s factor / n)^2 t / 8 is 1 / (2 z^2)."""
+        steps = self.rounds * (self.rounds + 1) / 2
+        return 2.0 / (self.noise_multiplier * item_range(public) * math.sqrt(self.draws * steps))
+
+    def literal_step(self, public: Public) -> float:
+        """tau in beta_t = tau t: K sum over t < T of (tau t factor / n)^2 / 8 is 1 / (2 z^2)."""
+        squares = (self.rounds - 1) * self.rounds * (2 * self.rounds - 1) / 6
+        if squares == 0:
+            return 0.0
+        return 2.0 / (self.noise_multiplier * item_range(public) * math.sqrt(self.draws * squares))
 
     @property
     def _included(self) -> bool:
@@ -231,11 +284,29 @@ class QueryGame(Synthesizer):
         return 1 + self.rounds + (1 if self._included else 0)
 
     def forecast(self, instance: WorkloadTask) -> Forecast:
-        """See `planning.query_games`."""
-        return planning.game_forecast(self, instance)
+        """The bound of the literal variant; of the others only what is known of their kind."""
+        if not (self.rounds and self.draws):
+            return NO_DRAW
+        return Forecast(
+            meaning="there is no useful formula for the error of this game; marginals are modelled better by others",
+            bound=self.bound(instance),
+        )
+
+    def bound(self, task: WorkloadTask) -> Bound | None:
+        """The theorem behind the literal variant, on the expected largest error over the queries.
+
+        sqrt(log N / (2 T)) + log(2 m) / (tau T) + tau / 2.
+        """
+        if self.variant == "preset" or self.data_player == "oracle" or self.rounds < 2:
+            return None
+        step = self.literal_step(task.public)
+        players = math.sqrt(_log_cells(task.problem) / (2.0 * self.rounds))
+        value = players + math.log(2 * task.problem.size) / (step * self.rounds) + step / 2.0
+        return Bound(value, 1.0, "the expected largest error over all queries, for any data")
 
     def fit_seconds(self, workload: Workload) -> float:
-        return planning.game_seconds(self, workload) if self.data_player == "weights" else 2e-3 * self.rounds
+        """An iteration a round."""
+        return fit_seconds(self.rounds, workload) if self.data_player == "weights" else 2e-3 * self.rounds
 
     def run(self, curator: Curator, workload: Workload) -> Outcome:
         """Draw queries, and move the table towards them."""
@@ -366,27 +437,28 @@ class QueryGameML(Synthesizer):
     name: ClassVar[str] = "query-game-ml"
     needs: ClassVar[tuple[Need, ...]] = (FewCells(),)
 
-    rounds: int = number(planning.LIKELIHOOD_ROUNDS, at_least=0)
+    rounds: int = number(LIKELIHOOD_ROUNDS, at_least=0)
     draws: int = derived(at_least=1)
     entropy: float = number(0.3, above=0)
     iterations: int = number(30, at_least=0)
 
     def default_draws(self, task: WorkloadTask) -> int:
-        return planning.default_likelihood_draws(self, task)
+        """kappa / 30, between 40 and 100: more of them only where each can be nearly uniform."""
+        return min(MOST_DRAWS, max(FEWEST_DRAWS, round(DRAWS_SLOPE * loudness(task))))
 
     def filled(self, instance: WorkloadTask) -> Self:
         """See `Program`; draws need a temperature, so privacy cannot be switched off."""
-        planning.check_noise(self, instance)
+        check_noise(self, instance)
         return super().filled(instance)
 
     def sampler(self, public: Public) -> VertexTable:
         """The stream: the draws of round t see item t alone."""
-        weight = planning.likelihood_temperature(self, public) * planning.item_range(public)
+        weight = self._temperature(public) * item_range(public)
         return VertexTable(
             weights=tuple(((t, weight),) for t in range(self.rounds)),
             draws=(self.draws,) * self.rounds,
             participation=VertexTable.every_item(self.rounds),
-            largest_item=2.0 / planning.item_range(public),
+            largest_item=2.0 / item_range(public),
         )
 
     def event(self, public: Public) -> Event:
@@ -398,8 +470,20 @@ class QueryGameML(Synthesizer):
         return 1 + self.rounds if self.rounds else 0
 
     def forecast(self, instance: WorkloadTask) -> Forecast:
-        """See `planning.query_games`."""
-        return planning.likelihood_forecast(self, instance)
+        """How sharply a draw tells the worst query from the others."""
+        if not (self.rounds and self.draws):
+            return NO_DRAW
+        spread = 1.0 / self._temperature(instance.public)
+        found = Finding(
+            spread, "the error that makes a query e times as likely to be drawn, as a share of all units"
+        )
+        meaning = "there is no formula for the error of a model; see the indicators"
+        return Forecast(meaning=meaning, indicators={"temperature": found})
+
+    def _temperature(self, public: Public) -> float:
+        """beta: T K (beta factor / n)^2 / 8 is 1 / (2 z^2)."""
+        draws = self.rounds * self.draws
+        return 2.0 / (self.noise_multiplier * item_range(public) * math.sqrt(draws))
 
     def fit_seconds(self, workload: Workload) -> float:
         likelihoods = 4e-8 * self.rounds**2 * self.iterations * workload.size
@@ -416,7 +500,7 @@ class QueryGameML(Synthesizer):
         )
         stream = curator.stream("drawn queries", self.sampler(curator.public), (2 * workload.size,))
         curator.announce("drawing queries")
-        answer_map, beta = AnswerMap(workload), planning.likelihood_temperature(self, curator.public)
+        answer_map, beta = AnswerMap(workload), self._temperature(curator.public)
         rounds: list[Draws] = []
         for t in range(self.rounds):
             base = answer_map.answers(weights)

@@ -10,8 +10,17 @@ import numpy as np
 from privopt import papers
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event
-from privopt.planning import cell_weights as planning
-from privopt.planning.cell_weights import MOST_CELLS, NORMAL_MEAN, WorkloadTask, loudness, parts
+from privopt.planning.cell_weights import (
+    MOST_CELLS,
+    NORMAL_MEAN,
+    WorkloadTask,
+    cell_finding,
+    cell_noise,
+    fit_seconds,
+    loudness,
+    parts,
+)
+from privopt.planning.plan import Finding
 from privopt.planning.task import Forecast
 from privopt.problems.workload import Workload
 from privopt.public import Public
@@ -56,11 +65,20 @@ class GaussianMarginals(Synthesizer):
         return 1
 
     def forecast(self, instance: WorkloadTask) -> Forecast:
-        """See `planning.cell_weights`."""
-        return planning.gaussian_forecast(self, instance)
+        """The noise of every answer before the fit."""
+        share = 1.0 / parts(instance.problem)
+        noise = cell_noise(self.noise_multiplier, share, instance)
+        if instance.problem.queries is None:
+            found = {"cell_noise": cell_finding(noise, "every marginal")}
+        else:
+            meaning = "the standard deviation of the noise on a query, at most"
+            found = {"answer_noise": Finding(noise / 2.0, meaning)}
+        return Forecast(
+            meaning="the fit averages much of the noise away; see the indicators", indicators=found
+        )
 
     def fit_seconds(self, workload: Workload) -> float:
-        return planning.fit_seconds(self.iterations, workload)
+        return fit_seconds(self.iterations, workload)
 
     def run(self, curator: Curator, workload: Workload) -> Outcome:
         """Release, then fit."""
