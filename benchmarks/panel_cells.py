@@ -29,8 +29,7 @@ from privopt.estimators.linear import (
     QuantileRegressor,
     Ridge,
 )
-from privopt.estimators.records import HeldRecords
-from privopt.estimators.specification import Shape
+from privopt.estimators.records import HeldRecords, Shape
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.task import Instance

@@ -27,7 +27,7 @@ from privopt.engine.protocol import Engine
 from privopt.engine.streamed import StreamedEngine, open_streamed
 from privopt.ledger.amounts import Budget
 from privopt.problems import losses
-from privopt.solve import minimize_on
+from privopt.solve import minimize
 from privopt.solvers.continuous_spider import ContinuousSpider
 
 STREAM_LIMIT, COLD_LEAST, READING_LEAST = 1.3, 0.8, 0.15
@@ -271,7 +271,7 @@ def _fit() -> None:
     given = parser.parse_args()
     engine = _opened(given.kind, given.path, given.memory)
     budget, solver = Budget(1.0, 1e-6), ContinuousSpider(steps=10, clip=1.0, curvature=0.25)
-    minimize_on(engine, losses.logistic, budget=budget, solver=solver)
+    minimize(losses.logistic, engine, budget=budget, solver=solver)
     engine.close()
     print(json.dumps({"peak_mb": peak_memory_mb()}))
 

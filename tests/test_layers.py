@@ -29,7 +29,7 @@ FRONT_ENDS = {
     "report",
     "solve",
     "solve_arguments",
-    "solve_tables",
+    "solve_runs",
     "tables",
     "testing",
     "verification",

@@ -114,7 +114,7 @@ def test_an_account_is_charged_and_refuses_before_anything_is_read():
 def test_the_plan_needs_public_numbers_alone():
     public = Public(n=2000, d=5, **of_users(100, "user"))
     planned = plan_user_mean(public, privopt.Budget(1.0, 1e-6), bound=3.0, radius=None, outliers=0.05)
-    assert planned.search is not None
+    assert planned.title == "user mean (stable, radius searched for)"
     assert planned.indicators["noise_over_radius"].value > 0
 
 

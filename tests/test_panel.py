@@ -30,7 +30,7 @@ from benchmarks.results import RESULTS, append, read
 
 from privopt.engine.in_process import InProcessEngine
 from privopt.estimators.linear import LogisticRegression
-from privopt.estimators.specification import Shape
+from privopt.estimators.records import Shape
 from privopt.planning.whitening import SHARE, WhiteningRule
 from privopt.queries.moments import unpack
 from privopt.queries.slopes import ClippedGradient

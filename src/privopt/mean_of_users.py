@@ -1,7 +1,6 @@
 """`user_mean`: a private mean over people of what each of them has on average."""
 
 import math
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -28,8 +27,6 @@ from privopt.planning.stable_mean import (
     BAD_EVENT_SHARE,
     OUTLIERS,
     RADII,
-    RadiusSearchPlan,
-    StableMeanPlan,
     plan_radius_search,
     plan_stable_mean,
 )
@@ -48,21 +45,23 @@ WORTH = 10.0  # a search pays where the points lie within the bound over this nu
 
 
 class UserMeanPlan(NamedTuple):
-    """What a mean over users is taken with.
+    """How a mean over users is taken, and what to say of it.
 
     Attributes:
-        clip_multiplier: noise multiplier of a clipped mean that is all there is; 0 for no privacy.
-        known: a stable mean of known radius, if that is the way.
-        search: a stable mean whose radius is searched for, if that is.
+        mean: clipped around 0, or stable with a known radius or one that is searched for.
+        title: its name in plans.
+        settings: what a plan shows.
+        releases: how many there are, at most.
         indicators: what to expect, by name.
         notices: sentences for the user.
     """
 
-    clip_multiplier: float
-    known: StableMeanPlan | None
-    search: RadiusSearchPlan | None
+    mean: PrivateMean
+    title: str
+    settings: dict[str, float | int | str]
+    releases: int
     indicators: dict[str, Finding]
-    notices: tuple[str, ...]
+    notices: tuple[str, ...] = ()
 
 
 def plan_user_mean(
@@ -80,9 +79,15 @@ def plan_user_mean(
     replaced = public.relation is Relation.REPLACE_ONE
     clip = calibrate(GaussianEvent, budget, public.relation) if budget.is_private else 0.0
     noise = public.relation.factor * bound / public.n * clip * math.sqrt(public.d)
-    clipped = Finding(noise, "typical length of the noise where averages are clipped around 0")
+    length = Finding(noise, "typical length of the noise where averages are clipped around 0")
+
+    def clipped(*notices: str) -> UserMeanPlan:
+        mean = ClippedMean(radius=bound, noise=Gaussian(clip))
+        indicators = {"noise": length} if budget.is_private else {}
+        return UserMeanPlan(mean, "user mean (clipped)", {"bound": bound}, 1, indicators, notices)
+
     if not budget.is_private:
-        return UserMeanPlan(0.0, None, None, {}, ())
+        return clipped()
     try:
         if radius is not None:
             bad = BAD_EVENT_SHARE * budget.delta
@@ -100,7 +105,19 @@ def plan_user_mean(
             )
             expected = known.cost * radius * scale * math.sqrt(public.d) / public.n
             meaning = "typical length of the noise where the test passes"
-            return UserMeanPlan(clip, known, None, {"noise": Finding(expected, meaning)}, ())
+            return UserMeanPlan(
+                StableMean(
+                    spread=radius,
+                    test=GaussianTest(known.test_multiplier, bad),
+                    noise=Gaussian(known.noise_multiplier),
+                    outliers=outliers,
+                    fallback=bound,
+                ),
+                "user mean (stable)",
+                {"bound": bound, "radius": radius, "outliers": outliers, "test_share": known.share},
+                2,
+                {"noise": Finding(expected, meaning)},
+            )
         search = plan_radius_search(
             points=public.n,
             replaced=replaced,
@@ -110,21 +127,30 @@ def plan_user_mean(
             outliers=outliers,
         )
     except BudgetTooSmall as small:
-        return UserMeanPlan(
-            clip, None, None, {"noise": clipped}, (f"averages are clipped around 0: {small}",)
-        )
+        return clipped(f"averages are clipped around 0: {small}")
     ratio = search.cost * math.sqrt(public.d) / public.n
     if search.cost > WORTH * public.relation.factor * clip:
-        small = (
+        return clipped(
             f"averages are clipped around 0: with {public.n:,} users a search for their location would pay only "
             f"where they lie within {bound / WORTH:.3g} of each other. Give `radius` if they do."
         )
-        return UserMeanPlan(clip, None, None, {"noise": clipped}, (small,))
     found = Finding(ratio, "typical length of the noise over the radius that most users' averages lie within")
     fallen = Finding(
-        clipped.value * search.noise_multiplier / clip, "typical length of the noise after a fallback"
+        length.value * search.noise_multiplier / clip, "typical length of the noise after a fallback"
     )
-    return UserMeanPlan(clip, None, search, {"noise_over_radius": found, "fallback_noise": fallen}, ())
+    return UserMeanPlan(
+        StableMeanAuto(
+            largest=bound,
+            search=search.search,
+            noise=Gaussian(search.noise_multiplier),
+            outliers=outliers,
+            fallback=bound,
+        ),
+        "user mean (stable, radius searched for)",
+        {"bound": bound, "outliers": outliers, "search_epsilon": search.search_epsilon},
+        RADII + 2,
+        {"noise_over_radius": found, "fallback_noise": fallen},
+    )
 
 
 _SECONDS_PER_NUMBER = 2e-7  # of a search, for each number held; measured
@@ -158,16 +184,6 @@ class UserMean(NamedTuple):
 
     def __repr__(self) -> str:
         return f"UserMean(value={self.value!r}, status={self.status.value!r}, {self.plan.headline})"
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Way:
-    """A mean and what to say of it."""
-
-    mean: PrivateMean
-    title: str
-    settings: dict[str, float | int | str]
-    releases: int
 
 
 @tells_what_was_spent
@@ -259,10 +275,9 @@ def user_mean(
         planned = plan_user_mean(
             units.public, budget, bound=float(bound), radius=radius, outliers=float(outliers)
         )
-        way = _way(planned, units.public, budget, float(bound), radius, float(outliers))
-        announced = _announced(way, planned, units.public, budget)
+        announced = _announced(planned, units.public, budget)
         run = Run(
-            way.title,
+            planned.title,
             announced.event,
             budget,
             units.public,
@@ -272,7 +287,7 @@ def user_mean(
             seeded=units.seeded,
         )
         curator = run.curator(units)
-        released = way.mean.release(
+        released = planned.mean.release(
             curator, curator.hold(UserAverage(bound=float(bound))), jnp.zeros(units.public.d)
         )
     value = np.asarray(released.value)
@@ -285,60 +300,18 @@ def user_mean(
     )
 
 
-def _way(
-    planned: UserMeanPlan,
-    public: Public,
-    budget: Budget,
-    bound: float,
-    radius: float | None,
-    outliers: float,
-) -> _Way:
-    """The mean as it is planned."""
-    if planned.known is not None and radius is not None:
-        plan = planned.known
-        return _Way(
-            mean=StableMean(
-                spread=radius,
-                test=GaussianTest(plan.test_multiplier, BAD_EVENT_SHARE * budget.delta),
-                noise=Gaussian(plan.noise_multiplier),
-                outliers=outliers,
-                fallback=bound,
-            ),
-            title="user mean (stable)",
-            settings={"bound": bound, "radius": radius, "outliers": outliers, "test_share": plan.share},
-            releases=2,
-        )
-    if planned.search is not None:
-        search = planned.search
-        return _Way(
-            mean=StableMeanAuto(
-                largest=bound,
-                search=search.search,
-                noise=Gaussian(search.noise_multiplier),
-                outliers=outliers,
-                fallback=bound,
-            ),
-            title="user mean (stable, radius searched for)",
-            settings={"bound": bound, "outliers": outliers, "search_epsilon": search.search_epsilon},
-            releases=RADII + 2,
-        )
-    del public
-    mean = ClippedMean(radius=bound, noise=Gaussian(planned.clip_multiplier))
-    return _Way(mean=mean, title="user mean (clipped)", settings={"bound": bound}, releases=1)
-
-
-def _announced(way: _Way, planned: UserMeanPlan, public: Public, budget: Budget) -> Plan:
+def _announced(planned: UserMeanPlan, public: Public, budget: Budget) -> Plan:
     held = public.n * public.d
     return Plan(
-        solver=way.title,
-        settings=way.settings,
-        event=way.mean.event(),
+        solver=planned.title,
+        settings=planned.settings,
+        event=planned.mean.event(),
         budget=budget,
         public=public,
-        releases=way.releases,
+        releases=planned.releases,
         passes=1.0,
         memory_bytes=8 * 4 * held,
-        seconds=0.05 + _SECONDS_PER_NUMBER * held * way.releases,
+        seconds=0.05 + _SECONDS_PER_NUMBER * held * planned.releases,
         prediction="a mean has no objective",
         indicators=planned.indicators,
         notices=(
@@ -346,7 +319,7 @@ def _announced(way: _Way, planned: UserMeanPlan, public: Public, budget: Budget)
             *extreme_epsilon(budget),
             *planned.notices,
         ),
-        adaptive=way.releases > 1,
+        adaptive=planned.releases > 1,
     )
 
 

@@ -47,19 +47,13 @@ def unknown_argument(owner: str, name: str, known: Collection[str]) -> ArgumentT
 
 def refuses_unknown(function: Callable[P, R]) -> Callable[P, R]:
     """A function, or a method, that answers an argument it does not have with a sentence."""
-    parameters = inspect.signature(function).parameters.values()
-    known = [one.name for one in parameters if one.name != "self"]
-    by_place = [one.name for one in parameters if one.kind is not inspect.Parameter.KEYWORD_ONLY]
-    is_method = by_place[:1] == ["self"]
+    parameters = [one for one in inspect.signature(function).parameters.values() if one.name != "self"]
+    is_method = len(parameters) < len(inspect.signature(function).parameters)
 
     @functools.wraps(function)
     def checked(*given: P.args, **named: P.kwargs) -> R:
         owner = f"{type(given[0]).__name__}.{function.__name__}" if is_method and given else function.__name__
-        for name in named:
-            if name not in known:
-                raise unknown_argument(owner, name, known)
-        if len(given) > len(by_place):
-            raise _too_many(owner, by_place[is_method:], [name for name in known if name not in by_place])
+        _check(owner, parameters, len(given) - is_method, named)
         return function(*given, **named)
 
     return checked
@@ -70,15 +64,9 @@ class NamedArguments:
 
     def __new__(cls, *given: Any, **named: Any) -> Self:
         parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
-        known = [one.name for one in parameters]
-        if any(one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL) for one in parameters):
-            return super().__new__(cls)  # a class of the user's own, which takes whatever it likes
-        for name in named:
-            if name not in known:
-                raise unknown_argument(cls.__name__, name, known)
-        by_place = [one.name for one in parameters if one.kind is not inspect.Parameter.KEYWORD_ONLY]
-        if len(given) > len(by_place):
-            raise _too_many(cls.__name__, by_place, [name for name in known if name not in by_place])
+        # A class of the user's own may take whatever it likes.
+        if not any(one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL) for one in parameters):
+            _check(cls.__name__, parameters, len(given), named)
         return super().__new__(cls)
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
@@ -86,6 +74,17 @@ class NamedArguments:
         inherited: Any = super().__repr__
         with np.printoptions(legacy="1.25"):
             return inherited(N_CHAR_MAX)
+
+
+def _check(owner: str, parameters: Collection[inspect.Parameter], given: int, named: Collection[str]) -> None:
+    """Refuse arguments that a function does not have, by name, or more by position than it takes."""
+    known = [one.name for one in parameters]
+    for name in named:
+        if name not in known:
+            raise unknown_argument(owner, name, known)
+    by_place = [one.name for one in parameters if one.kind is not inspect.Parameter.KEYWORD_ONLY]
+    if given > len(by_place):
+        raise _too_many(owner, by_place, [name for name in known if name not in by_place])
 
 
 def _too_many(owner: str, by_place: Collection[str], by_name: Collection[str]) -> ArgumentTypeError:

@@ -6,9 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from privopt.curator.base import Curator, Observer
-from privopt.curator.dry_run import foresee, reserved
-from privopt.curator.run import Run, rehearsed, tried
+from privopt.curator.base import Observer
 from privopt.curator.transcript import tells_what_was_spent
 from privopt.data.storage import Derived
 from privopt.data.units import Units
@@ -31,14 +29,14 @@ from privopt.public import DEFAULT_WEIGHTING, Public, Relation, Weighting, of_us
 from privopt.queries.safeguards import require_pure_loss
 from privopt.replays.recipes import recipe_of
 from privopt.result import Result
-from privopt.solve_arguments import check_arguments, check_loss, check_payment, flat_start, posed_problem
+from privopt.solve_arguments import check_loss, flat_start, posed_problem
 from privopt.solve_games import plan_game
-from privopt.solve_tables import AskedUnits
+from privopt.solve_runs import AskedUnits, announced, rehearse_program, run_program
 from privopt.solvers.base import Solver
 from privopt.solvers.registry import SOLVERS, choose
 from privopt.tables.table import Table
 
-__all__ = ["Loss", "Plans", "minimize", "minimize_on", "plan"]
+__all__ = ["Loss", "Plans", "minimize", "plan"]
 
 Loss = GLMLoss | RecordLoss | BlackBox | Problem | Callable[..., Any]
 
@@ -166,130 +164,72 @@ def minimize(
         BudgetExceeded: the account cannot pay; no data has been read.
     """
     asked = AskedUnits(groups=groups, relation=relation, max_records_per_user=max_records_per_user)
-    asked.check(units)
-    if not isinstance(units, Engine | Table):
-        check_arguments(units, budget, account, observer)
-    check_payment(budget, account, observer)
-    options: dict[str, Any] = {
-        "budget": budget,
-        "solver": solver,
-        "start": start,
-        "account": account,
-        "random_state": random_state,
-        "observer": observer,
-        "engine": engine,
-        "noise": noise,
-    }
-    if not isinstance(units, Table):
-        return minimize_on(units, problem, **options)
 
-    def planned(public: Public) -> Plan:
-        return posed(problem, start, public, budget, solver).plan
-
-    with asked.opened(units, account, planned) as (opened, kept):
-        result = minimize_on(opened, problem, **options)
-    return result._replace(kept=kept, declared=(*units.declared, *result.declared))
-
-
-@tells_what_was_spent
-def minimize_on(
-    data: Units | Engine,
-    problem: Loss,
-    *,
-    budget: Budget,
-    solver: Solver | str = "auto",
-    start: Any = None,
-    account: Account | None = None,
-    random_state: int | None = None,
-    observer: Observer | None = None,
-    engine: EngineName = "fast",
-    noise: NoiseName = "exact",
-) -> Result:
-    """`minimize` on units, or on an engine that computes on them wherever they are.
-
-    Args:
-        data: the units, or an engine.
-        problem: see `minimize`, as for all that follows.
-        budget: of this solve.
-        solver: "auto", a name, or a configured solver.
-        start: public or released starting point.
-        account: charged for the whole plan before the data is read.
-        random_state: a seed.
-        observer: called after releases.
-        engine: what computes on units.
-        noise: "exact" or "float".
-    Raises:
-        ValueError, TypeError, BudgetExceeded: as `minimize`.
-    """
-    check_payment(budget, account, observer)
-    source = NoiseSource.named(noise, random_state)
-    with double_precision():
-        public = data.public
-        problem, first, configured, announced = posed(problem, start, public, budget, solver)
-        require_pure_loss(problem.loss, problem.parameter_shape(public), public)
-        derived = rehearse(configured, problem, data, public, budget, first)
-        with reserved(data, derived.extra()):
-            run = Run(
-                configured.title,
-                announced.event,
-                budget,
+    def solve(data: Units | Engine) -> Result:
+        source, public = NoiseSource.named(noise, random_state), data.public
+        with double_precision():
+            stated, first, configured, plan = posed(problem, start, public, budget, solver)
+            require_pure_loss(stated.loss, stated.parameter_shape(public), public)
+            result = run_program(
+                configured,
+                lambda curator: configured.solve(curator, stated, first),
+                data,
                 public,
+                plan,
                 noise=source,
                 account=account,
                 observer=observer,
-                seeded=data.seeded,
-                origin=data.origin,
                 engine=engine,
-                of={**parts_of(problem), "start": first, "solver": configured},
+                of={**parts_of(stated), "start": first, "solver": configured},
+                ends=_ends_with(configured, stated, public),
             )
-            result = configured.solve(run.curator(data), problem, first)
-            run.end()
-        recipe = recipe_of(problem, public, budget, solver, first)
-        return result._replace(
-            params=problem.unravel(result.params),
-            plan=announced,
-            recipe=recipe,
-            declared=declared_of_problem(problem, first, public),
-        )
+            return result._replace(
+                params=stated.unravel(result.params),
+                recipe=recipe_of(stated, public, budget, solver, first),
+                declared=declared_of_problem(stated, first, public),
+            )
+
+    return asked.solved(
+        units,
+        budget,
+        account,
+        observer,
+        planned=lambda public: posed(problem, start, public, budget, solver).plan,
+        solve=solve,
+    )
 
 
 def rehearse(
-    solver: Solver,
-    problem: Problem,
-    data: Units | Engine,
-    public: Public,
-    budget: Budget,
-    start: Any = None,
+    solver: Solver, problem: Problem, data: Units | Engine, public: Public, budget: Budget
 ) -> Derived:
-    """Refuse what the engine, a resumption, or a solver of the user's own cannot do, before anything is paid for.
+    """Refuse what a run of a solver could not do, before anything is paid for, see `rehearse_program`.
 
     Args:
-        solver: as it will run; of one that is adaptive it is not known which queries it will ask.
-        problem: see `minimize`.
+        solver: as it will run.
+        problem: what is minimised.
         data: the units, or an engine.
         public: what is public about the units that the solver will see.
         budget: what the run may cost.
-        start: the starting point.
     Returns:
         What it makes of the units.
-    Raises:
-        Exception: a solver of the user's own raised it, or asked for more than it planned, in a run without data.
     """
-    derived = Derived(public)
+    ends = _ends_with(solver, problem, public)
+    return rehearse_program(
+        solver, lambda curator: solver.solve(curator, problem), data, public, budget, ends
+    )
 
-    def solve(curator: Curator) -> Result:
-        return solver.solve(curator, problem, start)
 
-    event = solver.event(public)
-    foresee(solver, solve, data, derived)
-    rehearsed(solve, public, data, budget, event)
-    if not solver.is_ours:
-        shape, due = np.shape(tried(solve, public, budget, event).params), problem.parameter_shape(public)
+def _ends_with(solver: Solver, problem: Problem, public: Public) -> Callable[[Result], None]:
+    """Refuses a solver of the user's own that ends with parameters of another shape than the problem's."""
+
+    def check(trial: Result) -> None:
+        shape, due = np.shape(trial.params), problem.parameter_shape(public)
         if shape != due:
             raise ValueError(
                 f"{solver.title} ends with parameters of shape {shape}, and the problem has {due}."
             )
-    return derived
+
+    return check
 
 
 def parts_of(problem: Problem) -> dict[str, Any]:
@@ -334,6 +274,4 @@ def posed(problem: Loss, start: Any, public: Public, budget: Budget, solver: Sol
 def announce(problem: Problem, public: Public, budget: Budget, solver: Solver | str) -> tuple[Solver, Plan]:
     """The configured solver, and the plan of its run, from public quantities alone."""
     instance = Instance(problem, public, budget)
-    chosen, reason = choose(solver, instance)
-    configured = chosen.configure(instance)
-    return configured, replace(configured.plan(instance), reason=reason)
+    return announced(choose(solver, instance), instance)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from privopt.data.units import Units
+from privopt.engine.protocol import Engine
 from privopt.ledger.account import checked_account
 from privopt.ledger.amounts import Budget
 from privopt.precision import double_precision
@@ -22,6 +23,7 @@ from privopt.problems.glm import GLMLoss, RecordLoss
 from privopt.problems.problem import Problem
 from privopt.problems.saddle import BilinearGame, Game
 from privopt.public import Public
+from privopt.tables.table import Table
 
 NOT_TRACED = (
     jax.errors.ConcretizationTypeError,
@@ -37,7 +39,7 @@ def check_arguments(units: Any, budget: Any, account: Any, observer: Any) -> Non
     Raises:
         TypeError: one of them is.
     """
-    if not isinstance(units, Units):
+    if not isinstance(units, Units | Engine | Table):
         raise TypeError(
             f"units must be Units, got {type(units).__name__}: make them of your arrays with Units.from_arrays(X, y, "
             "row_bound=...), which says what is public about the data, or open files with Table.open."
@@ -163,15 +165,7 @@ def check_loss(problem: Problem, public: Public, start: Any = None) -> None:
 
 
 def _traced(what: str, given: str, compute: Callable[[], Any]) -> Any:
-    """What a function of the user's own gives on shapes alone.
-
-    Args:
-        what: the function: "loss" or "payoff".
-        given: its arguments, in words.
-        compute: traces it.
-    Raises:
-        TypeError: it cannot be traced, or not on arguments of these shapes.
-    """
+    """What a function of the user's own gives on shapes alone; `what` names it, `given` its arguments."""
     try:
         return compute()
     except NOT_TRACED as traced:

@@ -1,14 +1,10 @@
 """`minimax`: saddle points of a mean payoff over private units, and the plans of the solvers for them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-from privopt.curator.base import Curator, Observer
-from privopt.curator.dry_run import foresee, reserved
-from privopt.curator.run import Run, rehearsed, tried
+from privopt.curator.base import Observer
 from privopt.curator.transcript import tells_what_was_spent
-from privopt.data.storage import Derived
 from privopt.data.units import Units
 from privopt.declared_facts import declared_of_game
 from privopt.engine.protocol import Engine, EngineName
@@ -26,8 +22,8 @@ from privopt.problems.saddle import Game
 from privopt.public import Public, Relation
 from privopt.queries.safeguards import require_pure_payoff
 from privopt.result import Result
-from privopt.solve_arguments import check_arguments, check_game, check_payment
-from privopt.solve_tables import AskedUnits
+from privopt.solve_arguments import check_game
+from privopt.solve_runs import AskedUnits, announced, run_program
 from privopt.solvers.program import Program
 from privopt.tables.table import Table
 
@@ -72,74 +68,34 @@ def minimax(
         BudgetExceeded: the account cannot pay; no data has been read.
     """
     asked = AskedUnits(groups=groups, relation=relation, max_records_per_user=max_records_per_user)
-    asked.check(units)
-    if not isinstance(units, Engine | Table):
-        check_arguments(units, budget, account, observer)
-    check_payment(budget, account, observer)
-    options: dict[str, Any] = {
-        "budget": budget,
-        "solver": solver,
-        "account": account,
-        "random_state": random_state,
-        "observer": observer,
-        "engine": engine,
-        "noise": noise,
-    }
-    if not isinstance(units, Table):
-        return _minimax_on(units, game, **options)
 
-    def planned(public: Public) -> Plan:
-        return posed_game(game, public, budget, solver)[1]
-
-    with asked.opened(units, account, planned) as (opened, kept):
-        result = _minimax_on(opened, game, **options)
-    return result._replace(kept=kept, declared=(*units.declared, *result.declared))
-
-
-def _minimax_on(
-    units: Units | Engine,
-    game: Game,
-    *,
-    budget: Budget,
-    solver: GameSolver | str,
-    account: Account | None,
-    random_state: int | None,
-    observer: Observer | None,
-    engine: EngineName,
-    noise: NoiseName,
-) -> Result:
-    """`minimax` on units, or on an engine that computes on them wherever they are."""
-    source = NoiseSource.named(noise, random_state)
-    with double_precision():
-        public = units.public
-        configured, announced = posed_game(game, public, budget, solver)
-        require_pure_payoff(game, public)
-
-        def solve(curator: Curator) -> object:
-            return configured.solve(curator, game)
-
-        derived = Derived(public)
-        foresee(configured, solve, units, derived)
-        rehearsed(solve, public, units, budget, announced.event)
-        if not configured.is_ours:
-            tried(solve, public, budget, announced.event)
-        with reserved(units, derived.extra()):
-            run = Run(
-                configured.title,
-                announced.event,
-                budget,
+    def solve(data: Units | Engine) -> Result:
+        source, public = NoiseSource.named(noise, random_state), data.public
+        with double_precision():
+            configured, plan = posed_game(game, public, budget, solver)
+            require_pure_payoff(game, public)
+            result = run_program(
+                configured,
+                lambda curator: configured.solve(curator, game),
+                data,
                 public,
+                plan,
                 noise=source,
                 account=account,
                 observer=observer,
-                seeded=units.seeded,
-                origin=units.origin,
                 engine=engine,
                 of={"game": game, "solver": configured},
             )
-            result = configured.solve(run.curator(units), game)
-            run.end()
-        return result._replace(plan=announced, declared=declared_of_game(game, public))
+            return result._replace(declared=declared_of_game(game, public))
+
+    return asked.solved(
+        units,
+        budget,
+        account,
+        observer,
+        planned=lambda public: posed_game(game, public, budget, solver)[1],
+        solve=solve,
+    )
 
 
 def posed_game(
@@ -153,9 +109,7 @@ def posed_game(
     with double_precision():
         check_game(game, public)
         task = Task(game, public, budget)
-        chosen, reason = choose_game(solver, task)
-        configured = chosen.configure(task)
-        return configured, replace(configured.plan(task), reason=reason)
+        return announced(choose_game(solver, task), task)
 
 
 def plan_game(game: Game, public: Public, budget: Budget, solver: Program[Any] | str | None) -> Plans:

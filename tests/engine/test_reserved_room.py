@@ -27,7 +27,7 @@ from privopt.papers.strongly_convex_stages import StronglyConvexStages
 from privopt.problems.constraints import L1Ball
 from privopt.problems.problem import Problem
 from privopt.public import Public, Relation
-from privopt.solve import minimize_on
+from privopt.solve import minimize
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
 from privopt.solvers.clip_choice import PrivateClip
 from privopt.solvers.frank_wolfe import FrankWolfe
@@ -66,7 +66,7 @@ def opened(what, folder):
 
 def run(what, engine, account=None):
     _, _, problem, solver = RUNS[what]
-    minimize_on(engine, problem, budget=Budget(1.0, 1e-6), solver=solver, account=account)
+    minimize(problem, engine, budget=Budget(1.0, 1e-6), solver=solver, account=account)
 
 
 @pytest.fixture(autouse=True)

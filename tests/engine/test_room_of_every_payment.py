@@ -36,8 +36,8 @@ STAGED: dict[str, Any] = {"loose_bounds": (-50.0, 50.0)}
 WHITENED = Whitening(inner=GradientDescent(steps=1))
 SOURCE = Path(privopt.__file__).parent
 # Where a run begins: with records that may lie in a spool, with some that never do, and with made-up ones.
-STREAMED = {"estimators/search.py", "estimators/stages.py", "solve.py", "solve_games.py"}
-IN_MEMORY = {"estimators/synthetic_data.py", "mean_of_users.py"}
+STREAMED = {"estimators/search.py", "estimators/stages.py", "solve_runs.py"}
+IN_MEMORY = {"mean_of_users.py"}
 MADE_UP = {"commands/audit_map.py", "testing/programs.py"}
 GAME = BilinearGame(rows=1, columns=D - 1)
 PLAYED = SampledDualAveraging(batches="one pass", steps=3)

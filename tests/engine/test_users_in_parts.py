@@ -30,7 +30,7 @@ from privopt.problems import losses
 from privopt.problems.workload import Workload
 from privopt.queries.marginals import MarginalMeans
 from privopt.queries.slopes import ClippedGradient
-from privopt.solve import minimize_on
+from privopt.solve import minimize
 from privopt.solvers.continuous_spider import ContinuousSpider
 from privopt.solvers.gradient_descent import GradientDescent
 
@@ -273,7 +273,7 @@ def test_more_users_than_n_are_refused_and_a_table_of_nobody_is_read(tmp_path):
 )
 def test_a_fit_has_the_same_transcript_and_model_in_every_order_of_reading(solver, tmp_path, monkeypatch):
     def fitted(data: Any) -> tuple[Any, ...]:
-        result = minimize_on(data, losses.logistic, budget=Budget(1.0, 1e-6), solver=solver, random_state=1)
+        result = minimize(losses.logistic, data, budget=Budget(1.0, 1e-6), solver=solver, random_state=1)
         return np.asarray(result.params).tobytes(), [repr(release) for release in result.transcript]
 
     expected = fitted(in_memory("users"))

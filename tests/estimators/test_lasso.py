@@ -10,7 +10,7 @@ from scipy import sparse
 from sklearn.base import clone
 
 from privopt import LassoClassifier, LassoRegressor, LogisticRegression, PrivateSearchCV
-from privopt.estimators.specification import Shape
+from privopt.estimators.records import Shape
 from privopt.mechanisms.noise import NoiseSource
 from privopt.problems.constraints import Box, L1Ball, Product
 from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent

@@ -9,7 +9,7 @@ from scipy import sparse
 
 from privopt import LogisticRegression, Ridge
 from privopt.data.units import Units
-from privopt.estimators.scaling import FeatureScaling, with_indicators
+from privopt.estimators.scaling import FeatureScaling, ScaledFeatures, with_indicators
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-1, 3, (400, 3))
@@ -160,7 +160,7 @@ def test_a_filled_row_is_no_longer_than_one_that_is_complete(centered: bool, fil
         scaling = FeatureScaling.of((low, high), 4, centered=centered, keep_zero=False, filling=filling)
         rows = rng.uniform(-20, 20, (50, 4))
         rows[rng.random(rows.shape) < 0.4] = rng.choice([np.nan, np.inf, -np.inf])
-        scaled = np.asarray(scaling.apply(rows))
+        scaled = np.asarray(ScaledFeatures(scaling)(rows))
         assert np.all(np.abs(scaled) <= 1)
-        corners = np.asarray(scaling.apply(np.stack([low, high])))
+        corners = np.asarray(ScaledFeatures(scaling)(np.stack([low, high])))
         assert np.all(np.abs(scaled) <= np.abs(corners).max(axis=0) + 1e-7)

@@ -14,8 +14,8 @@ from tests.support.configured_estimators import PENALISED, ROWS, WIDTH, configur
 
 from privopt.estimators.linear import LinearRegression, LogisticRegression, Ridge
 from privopt.estimators.penalties import groups_of
+from privopt.estimators.records import Shape
 from privopt.estimators.selection import PrivateSearchCV
-from privopt.estimators.specification import Shape
 from privopt.ledger.amounts import Budget
 from privopt.ledger.curves import gaussian_mu
 from privopt.planning import descent_theory

@@ -15,9 +15,9 @@ from tests.support.configured_estimators import FEW_STEPS, ROWS, WIDTH, configur
 
 from privopt.errors import BudgetExceeded
 from privopt.estimators.linear import LinearRegression, LogisticRegression
+from privopt.estimators.records import HeldRecords, Records, Shape
 from privopt.estimators.scaling import FeatureScaling
 from privopt.estimators.selection import PrivateSearchCV
-from privopt.estimators.specification import HeldRecords, Records, Shape
 from privopt.estimators.stages import LEVELS, ScaleEstimation, StagedPlan, fit_in_stages
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from privopt.estimators.scaling import BLOCK_ENTRIES, FeatureScaling
+from privopt.estimators.scaling import BLOCK_ENTRIES, FeatureScaling, ScaledFeatures
 from privopt.estimators.targets import TargetScaling
 
 LOW, HIGH = np.array([0.0, -4.0, 2.0]), np.array([10.0, 4.0, 2.0])
@@ -15,13 +15,13 @@ def scaling(*, centered: bool = True) -> FeatureScaling:
 
 
 def test_bounds_are_mapped_to_minus_one_and_one_and_a_constant_to_zero() -> None:
-    rows = np.asarray(scaling().apply(np.array([LOW, HIGH, [5.0, 0.0, 2.0], [99.0, -99.0, 99.0]])))
+    rows = np.asarray(ScaledFeatures(scaling())(np.array([LOW, HIGH, [5.0, 0.0, 2.0], [99.0, -99.0, 99.0]])))
     assert rows.dtype == np.float32
     np.testing.assert_array_equal(rows, [[-1, -1, 0], [1, 1, 0], [0, 0, 0], [1, -1, 0]])
 
 
 def test_without_centering_zero_stays_zero() -> None:
-    rows = np.asarray(scaling(centered=False).apply(np.array([[0.0, 0.0, 0.0], [10.0, 2.0, 2.0]])))
+    rows = np.asarray(ScaledFeatures(scaling(centered=False))(np.array([[0.0, 0.0, 0.0], [10.0, 2.0, 2.0]])))
     np.testing.assert_array_equal(rows, [[0, 0, 0], [1, 0.5, 1]])
 
 
@@ -29,7 +29,8 @@ def test_without_centering_zero_stays_zero() -> None:
 def test_features_of_any_numeric_type_are_scaled(dtype: type) -> None:
     rows = np.array([[0, 1, 0], [1, 1, 1]]).astype(dtype)
     np.testing.assert_allclose(
-        FeatureScaling.of((0, 1), 3, centered=True, keep_zero=False).apply(rows), [[-1, 1, -1], [1, 1, 1]]
+        ScaledFeatures(FeatureScaling.of((0, 1), 3, centered=True, keep_zero=False))(rows),
+        [[-1, 1, -1], [1, 1, 1]],
     )
 
 
@@ -42,10 +43,10 @@ def test_what_is_not_finite_becomes_the_midpoint_and_nothing_else_changes(
     broken = rows.copy()
     broken[[3, 4, -1], [0, 1, 2]] = [np.nan, np.inf, -np.inf]
     map_of = FeatureScaling.of(bounds, 4, centered=True, keep_zero=False)
-    clean, scaled = np.asarray(map_of.apply(rows)), np.asarray(map_of.apply(broken))
+    clean, scaled = np.asarray(ScaledFeatures(map_of)(rows)), np.asarray(ScaledFeatures(map_of)(broken))
     assert scaled[[3, 4, -1], [0, 1, 2]].tolist() == [0, 0, 0]
     zero = FeatureScaling.of(bounds, 4, centered=True, keep_zero=False, filling="zero")
-    assert np.isnan(np.asarray(zero.apply(broken))[[3, 4, -1], [0, 1, 2]]).all()
+    assert np.isnan(np.asarray(ScaledFeatures(zero)(broken))[[3, 4, -1], [0, 1, 2]]).all()
     rest = np.isfinite(broken)
     np.testing.assert_array_equal(scaled[rest], clean[rest])
     assert np.abs(clean).max() <= 1.0
@@ -55,12 +56,14 @@ def test_what_is_not_finite_becomes_the_midpoint_and_nothing_else_changes(
 def test_sparse_rows_are_divided_and_stay_sparse() -> None:
     rows = sparse.csr_array(np.array([[0.0, 8.0, 0.0], [5.0, np.inf, -1.0]]))
     map_of = FeatureScaling.of(([0, -4, -2], [10, 4, 0]), 3, centered=True, keep_zero=True)
-    scaled = map_of.apply(rows)
+    scaled = ScaledFeatures(map_of)(rows)
     assert sparse.issparse(scaled)
     assert scaled.nnz == rows.nnz
     np.testing.assert_array_equal(scaled.toarray(), np.array([[0, 1, 0], [0.5, 0, -0.5]], np.float32))
     broken = sparse.csr_array(np.array([[np.nan, 0.0, np.nan]]))
-    np.testing.assert_array_equal(map_of.apply(broken).toarray(), np.array([[0.5, 0, -0.5]], np.float32))
+    np.testing.assert_array_equal(
+        ScaledFeatures(map_of)(broken).toarray(), np.array([[0.5, 0, -0.5]], np.float32)
+    )
     with pytest.raises(ValueError, match="bounds of sparse features must include 0"):
         FeatureScaling.of((1, 2), 3, centered=True, keep_zero=True)
 
@@ -72,7 +75,9 @@ def test_undoing_gives_the_same_predictions_and_redoing_the_same_parameters(cent
     rows = generator.uniform(LOW, map_of.high, (20, 3))
     weights, offset = generator.normal(size=(2, 3)), generator.normal(size=2)
     coef, intercept = map_of.undo(weights, offset)
-    np.testing.assert_allclose(rows @ coef.T + intercept, map_of.apply(rows) @ weights.T + offset, atol=1e-6)
+    np.testing.assert_allclose(
+        rows @ coef.T + intercept, ScaledFeatures(map_of)(rows) @ weights.T + offset, atol=1e-6
+    )
     again, constant = map_of.redo(coef, intercept)
     np.testing.assert_allclose(again, weights)
     np.testing.assert_allclose(constant, offset)

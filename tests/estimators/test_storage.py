@@ -51,7 +51,7 @@ def test_the_grid_of_a_model_spans_its_entries() -> None:
         epsilon=1.0, delta=1e-6, bounds=(-1, 1), target_bounds=(0, 1), row_bound=40.0, storage="int8"
     )
     given = model._specification()
-    setup = Setup.of(given, model._target(None), given.shape(_records(model), None))
+    setup = Setup.of(given, model._target(None), _records(model).shape(given.n, None))
     assert setup.public.entry_bound == 1.0
     stored = setup.units(_records(model))
     assert stored.public == setup.public

@@ -16,9 +16,8 @@ from tests.support.configured_estimators import (
 
 from privopt import FairClassifier
 from privopt.estimators.linear import LogisticRegression, PoissonRegressor, PrivateClassifier
-from privopt.estimators.records import HeldRecords
+from privopt.estimators.records import HeldRecords, Shape
 from privopt.estimators.setup import Setup
-from privopt.estimators.specification import Shape
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.solvers.gradient_descent import GradientDescent

@@ -16,7 +16,7 @@ import numpy as np
 from privopt.atomic_files import replace_file
 from privopt.commands.task import MODELS, ROBUST_REGRESSION, Estimator, Task
 from privopt.errors import PrivoptError
-from privopt.estimators.specification import Shape
+from privopt.estimators.records import Shape
 from privopt.report.kept import RELEASES_FILE
 from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport

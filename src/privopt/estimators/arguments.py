@@ -18,7 +18,7 @@ from privopt.errors import ArgumentError
 from privopt.estimators.scaling import FeatureScaling, with_indicators
 from privopt.estimators.table_arguments import column_names
 from privopt.ledger.amounts import Budget
-from privopt.public import real
+from privopt.public import Relation, real
 from privopt.tables.values import check_missing as check_missing_rule
 
 FROM_Y = "from_y"
@@ -281,6 +281,19 @@ def planned_units(n: int | None) -> int:
     if n is None:
         raise ValueError("n is missing: give the public number of units, of users if by_user=True.")
     return n
+
+
+def check_count(n: int | None, relation: Relation) -> None:
+    """Refuse a missing number of units where it is private.
+
+    Raises:
+        ValueError: n is missing under add-or-remove-one.
+    """
+    if n is None and relation is Relation.ADD_OR_REMOVE_ONE:
+        raise ValueError(
+            "n is missing: under add-or-remove-one the number of units is private. Give a public nominal number "
+            "that no data set exceeds, or use relation='replace-one', which takes the number as public."
+        )
 
 
 def checked_features(estimator: BaseEstimator, X: Any, *, least: int, reset: bool) -> Any:

@@ -21,14 +21,14 @@ from privopt.curator.transcript import tells_what_was_spent
 from privopt.data.rows import Storage
 from privopt.estimators import arguments
 from privopt.estimators.penalties import Penalty
-from privopt.estimators.records import Records, given_back
+from privopt.estimators.records import Records, Shape, given_back
 from privopt.estimators.search import Candidate, SearchPlan, plan_search, run_search
 from privopt.estimators.searched import describe_strength, in_search, marked
 from privopt.estimators.setup import Setup
-from privopt.estimators.specification import Shape, Specification
+from privopt.estimators.specification import Specification
 from privopt.estimators.stages import Fitted, StagedPlan, fit_in_stages, plan_fit
 from privopt.estimators.table_arguments import arguments_of, asked_of_a_table
-from privopt.estimators.targets import Classes, Counts, Numbers, Target, describe_coefficients
+from privopt.estimators.targets import Target
 from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
@@ -40,7 +40,7 @@ from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Relation, Weighti
 from privopt.replays.recipes import asked_of, recipe_of_fit
 from privopt.report.kept import Recipe
 from privopt.report.report import PrivacyReport
-from privopt.solve import minimize_on
+from privopt.solve import minimize
 from privopt.solve_arguments import check_observer
 from privopt.solvers.base import Solver
 from privopt.tables.encoder import TabularEncoder
@@ -182,16 +182,7 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
         known: Mapping[str, Any] = MappingProxyType({}),
         reading: Callable[[Any], TargetReading] | None = None,
     ) -> Self:
-        """Fit to a table, with what its schema says in the place of arguments that were left out.
-
-        Args:
-            table: in files.
-            y: see `fit`, as for the next two.
-            groups: keys of users.
-            observer: for progress bars.
-            known: further arguments, as they are for this table.
-            reading: of targets in the place of the table's, for the estimator that has all these arguments.
-        """
+        """Fit to a table; its schema and `known` say what was left out, `reading` is of targets in place of its own."""
         encoder = asked_of_a_table(table, y, groups, self)
         asked: Any = clone(self)
         asked.set_params(**arguments_of(table, encoder, self.get_params(deep=False)), **known)
@@ -204,7 +195,7 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
         if read is not None:
             told["columns of the target"] = list(read.columns)
         records = given.table_records(table, encoder, groups, NoiseSource(self.random_state), read)
-        asked.encoder_, asked.n_features_in_ = encoder, records.width
+        asked.encoder_, asked.n_features_in_ = encoder, records.source.width
         asked._fit_records(given, records, budget, observer, told)
         del asked._account_lost
         own = {name: value for name, value in vars(asked).items() if name not in asked.get_params(deep=False)}
@@ -222,19 +213,18 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
     ) -> Self:
         """Fit to records, which were checked by shape and type only; `told` is what their table was asked for."""
         with asking({**told, **asked_of(self)}, self.account):
-            return self._fit_asked(given, records, budget, observer)
-
-    def _fit_asked(
-        self, given: Specification, records: Records, budget: Budget, observer: Observer | None
-    ) -> Self:
-        """Fit to records, where it is stated what is asked."""
-        shape, penalty = given.shape(records, self._names(), budget), given.penalty
-        fitted = (self._fit_chosen if penalty.is_chosen else self._fit_alone)(shape, records, observer)
-        assert fitted.result.plan is not None
-        plan = penalty.shown_in(fitted.setup.noted(fitted.result.plan), fitted.setup.alpha)
-        recipe = self._recipe(fitted.setup, is_chosen=penalty.is_chosen or in_search())
-        fitted = fitted._replace(result=fitted.result._replace(plan=plan, recipe=recipe), kept=records.kept)
-        self._adopt(fitted._replace(selection=marked(fitted.selection)))
+            shape, penalty = records.shape(given.n, self._names(), budget), given.penalty
+            fitted = (self._fit_chosen if penalty.is_chosen else self._fit_alone)(shape, records, observer)
+            assert fitted.result.plan is not None
+            plan = penalty.shown_in(fitted.setup.noted(fitted.result.plan), fitted.setup.alpha)
+            recipe = self._recipe(fitted.setup, is_chosen=penalty.is_chosen or in_search())
+            self._adopt(
+                fitted._replace(
+                    result=fitted.result._replace(plan=plan, recipe=recipe),
+                    kept=records.kept,
+                    selection=marked(fitted.selection),
+                )
+            )
         return self
 
     def plan(
@@ -258,8 +248,7 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
         n = arguments.planned_units(self.n if n is None else n)
         given = self._specification()
         penalty, budget = given.penalty, self._budget(given, n)
-        names = given.bounded_names
-        shape = Shape.planned(n_features, n, row_entries, by_user=by_user, budget=budget, names=names)
+        shape = given.planned(n_features, n, by_user=by_user, budget=budget, row_entries=row_entries)
         if penalty.is_chosen:
             return penalty.shown_in(self._planned_search(shape, None).plan, None)
         setup = self._setup(shape, None)
@@ -282,7 +271,7 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
         n = arguments.planned_units(self.n if n is None else n)
         given = self._specification()
         budget = self._budget(given, n)
-        shape = Shape(width=n_features, n=n, by_user=True, names=given.bounded_names, budget=budget)
+        shape = given.planned(n_features, n, by_user=True, budget=budget)
         plain = given.with_strength(None) if given.penalty.is_chosen else given
         setup = Setup.of(plain, self._target(None), shape)
         return compare_caps(
@@ -299,12 +288,7 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
         return {}
 
     def _budget(self, given: Specification, rows: int | None) -> Budget:
-        """The budget of a fit; `rows`, if public, is named in the advice on delta.
-
-        Raises:
-            ValueError, TypeError: epsilon, delta or, under add-or-remove-one, n is missing or out of its range; groups
-                of features are of no use; or the account was lost.
-        """
+        """The budget of a fit, with bounds and groups of features checked; `rows`, if public, are named in advice."""
         given.penalty.check_groups()
         if self.account is None and getattr(self, "_account_lost", False):
             raise ValueError(
@@ -333,9 +317,9 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
             return fit_in_stages(staged, records, account=self.account, observer=observer)
         records.require(lambda: plan_fit(setup, self._solver(setup)))
         with given_back(setup.units(records)) as units:
-            result = minimize_on(
-                units,
+            result = minimize(
                 setup.problem,
+                units,
                 budget=shape.known_budget,
                 solver=self._solver(setup),
                 account=self.account,
@@ -388,7 +372,7 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
         """What was asked of this fit, for a replay of its releases."""
         if is_chosen:
             return Recipe(obstacle="the model was chosen among several")
-        if not isinstance(setup.target, Classes | Counts | Numbers):
+        if setup.target.groups is not None:
             return Recipe(obstacle="the fit was given more than features and targets")
         return recipe_of_fit(
             type(self).__name__,
@@ -408,7 +392,7 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
         """What the fitted model's coefficients are, in sentences; `columns` says in which units the columns are."""
         target = self._target(getattr(self, "classes_", None))
         divided: Any = getattr(self, "row_lengths_", None)
-        return describe_coefficients(target, columns, divided=divided is not None)
+        return target.coefficients(columns, divided=divided is not None)
 
     def _names(self) -> Sequence[str] | None:
         """The names of the features of the latest fit, where they are known."""

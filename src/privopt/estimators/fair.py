@@ -16,13 +16,13 @@ from privopt.data import cells
 from privopt.data.containers import check_column
 from privopt.data.targets import check_targets
 from privopt.errors import ArgumentError
-from privopt.estimators.base import PenalisedModel
-from privopt.estimators.groups import GroupedClasses, Groups, coded_targets, sensitive_codes
-from privopt.estimators.linear import PrivateClassifier
+from privopt.estimators.groups import Groups, coded_targets, sensitive_codes
+from privopt.estimators.linear import LOG_ODDS, TwoClassScores
 from privopt.estimators.setup import Setup
 from privopt.estimators.specification import Specification
 from privopt.estimators.stages import Fitted
 from privopt.estimators.table_arguments import in_batches
+from privopt.estimators.targets import Target, declared_classes
 from privopt.named_arguments import refuses_unknown
 from privopt.planning.task import Instance
 from privopt.problems.grouped_loss import CAP, FLOOR
@@ -41,7 +41,7 @@ from privopt.tables.values import read_target, read_values
 
 @final
 @dataclass(kw_only=True, eq=False, repr=False)
-class FairClassifier(PenalisedModel, PrivateClassifier):
+class FairClassifier(TwoClassScores):
     """Private logistic regression of two classes that minimises the loss of the worst off of several groups.
 
     Minimises `max over y of sum_g y_g F_g(w) + penalty(w)`, F_g the mean logistic loss of the records of group g (of
@@ -140,7 +140,7 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
         private_labels = column_or_1d(cells.targets(y, labels=True), warn=True)
         target = self._grouped(known, private_labels)
         private_groups = sensitive_codes(X, sensitive_features, known, len(private_labels))
-        private_targets = coded_targets(private_labels, private_groups, target.labels.tolist())
+        private_targets = coded_targets(private_labels, private_groups, _labels_of(target))
         try:
             self._fitting = target
             return super().fit(X, private_targets, groups=groups, observer=observer)
@@ -181,18 +181,20 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
             cap=self.loss_cap,
         )
 
-    def _grouped(self, groups: Groups, y: NDArray[Any] | None) -> GroupedClasses:
-        labels = self._labels(y)
-        if len(labels) > 2:
-            raise ValueError(
-                f"Only binary classification is supported. The type of the target is multiclass ({len(labels)} "
-                "classes): use LogisticRegression, which weights no groups."
-            )
-        return GroupedClasses(labels=labels, given=self.classes, groups=groups)
+    def _grouped(self, groups: Groups, y: NDArray[Any] | None) -> Target:
+        labels = self._two_labels(y, "LogisticRegression, which weights no groups")
+        return Target(
+            labels=labels,
+            loss=groups.loss,
+            meaning=LOG_ODDS,
+            declared=f"{declared_classes(self.classes)} {groups.declared()}",
+            groups=groups,
+            attributes={"classes_": labels},
+        )
 
-    def _target(self, y: NDArray[Any] | None) -> GroupedClasses:
+    def _target(self, y: NDArray[Any] | None) -> Target:
         del y  # during a fit they hold labels and groups
-        fitting: GroupedClasses | None = getattr(self, "_fitting", None)
+        fitting: Target | None = getattr(self, "_fitting", None)
         return self._grouped(self._groups(), None) if fitting is None else fitting
 
     def _specification(self) -> Specification:
@@ -219,9 +221,8 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
 
     def _results(self, fitted: Fitted, declared: Iterable[str]) -> dict[str, Any]:
         results = super()._results(fitted, declared)
-        target, found = fitted.setup.target, fitted.result.findings
-        assert isinstance(target, GroupedClasses)
-        groups = target.groups
+        groups, found = fitted.setup.target.groups, fitted.result.findings
+        assert groups is not None
         shares = found["group_shares"].value if "group_shares" in found else groups.loss.shares
         weights = found["group_weights"].value if "group_weights" in found else np.ones((1, groups.count))
         results["group_shares_"] = np.asarray(shares, np.float64)
@@ -234,18 +235,15 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
             results["privacy_"] = replace(results["privacy_"], pictures=(picture,))
         return results
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        return tags
+
+def _labels_of(target: Target) -> list[Any]:
+    """The labels, as Python's own values."""
+    assert target.labels is not None
+    return target.labels.tolist()
 
 
 def _one_group(known: Groups) -> Groups:
-    """All records as one group, where none is said of any.
-
-    Raises:
-        ValueError: there are several.
-    """
+    """All records as one group, where none is said of any."""
     if len(known.values) > 1:
         raise ValueError(
             f"sensitive_features is missing: sensitive_values declares {len(known.values)} groups. Give each "
@@ -332,12 +330,13 @@ class GroupedTargets:
     keys: tuple[int, ...]
 
     @classmethod
-    def of(cls, table: Table, target: GroupedClasses, sensitive: tuple[ColumnSpec, ...]) -> Self:
+    def of(cls, table: Table, target: Target, sensitive: tuple[ColumnSpec, ...]) -> Self:
         """What reads a table's targets as labels and groups.
 
         Raises:
             ArgumentError: a declared group is none that the schema allows, or two are one.
         """
+        assert target.groups is not None
         values = [value if isinstance(value, tuple) else (value,) for value in target.groups.values]
         if any(len(value) != len(sensitive) for value in values):
             raise ArgumentError(
@@ -355,7 +354,7 @@ class GroupedTargets:
                 f"it has {declared_values(sensitive)!r}."
             )
         assert table.target is not None
-        classes = tuple(target.labels.tolist())
+        classes = tuple(_labels_of(target))
         return cls(
             schema=table.schema, target=table.target, classes=classes, sensitive=sensitive, keys=tuple(keys)
         )

@@ -16,9 +16,7 @@ from privopt.estimators import arguments
 from privopt.problems import losses
 from privopt.problems.grouped_loss import GroupedLoss, check_shares
 from privopt.public import real
-from privopt.queries.scores import Accuracy
 
-Floats = NDArray[np.float64]
 Objective = Literal["worst", "cvar"]
 PRIVATE = "private"
 OBJECTIVES = ("worst", "cvar")
@@ -112,50 +110,6 @@ class Groups:
             "record is in is private: a replaced record may be in another one. Released were noisy sums over all "
             "records, by group, in every step; no group's own loss is reported unless the budget paid for it."
         )
-
-
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class GroupedClasses:
-    """One of two labels, and a group; a target of the protocol `targets.Target`.
-
-    Attributes:
-        labels: the two, in the order of `classes_`.
-        given: what the user gave: a list of labels, or text that declares those in y public.
-        groups: the declared groups.
-    """
-
-    labels: NDArray[Any]
-    given: Any
-    groups: Groups
-
-    scaling = None
-    coded = None
-    divides_rows = True
-    score = Accuracy()
-    meaning = "the log-odds of the one class against the other, as headed"
-
-    @property
-    def loss(self) -> GroupedLoss:
-        return self.groups.loss
-
-    @property
-    def declared(self) -> str:
-        if isinstance(self.given, str):
-            classes = "Classes: the user declared that the set of labels in y is public; it was read off y."
-        else:
-            classes = f"Classes, given by the user: {', '.join(map(str, self.given))}."
-        return f"{classes} {self.groups.declared()}"
-
-    @property
-    def attributes(self) -> Mapping[str, Any]:
-        return {"classes_": self.labels}
-
-    def unscaled(self, weights: Floats, offset: Floats) -> tuple[Floats, Any]:
-        return weights, offset
-
-    def scaled(self, coef: Floats, intercept: Any) -> tuple[Floats, Floats]:
-        return coef, intercept
 
 
 def coded_targets(

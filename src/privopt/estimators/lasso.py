@@ -13,8 +13,6 @@ from privopt.estimators import arguments
 from privopt.estimators.base import PrivateLinearModel
 from privopt.estimators.linear import LogisticClassifier, PrivateRegressor
 from privopt.estimators.setup import Setup
-from privopt.estimators.targets import Numbers
-from privopt.problems import losses
 from privopt.solvers.base import Solver
 from privopt.solvers.frank_wolfe import FrankWolfe
 from privopt.solvers.vertices import VertexAnytime
@@ -127,7 +125,3 @@ class LassoRegressor(LassoModel, PrivateRegressor):
     Source:
         Talwar, Thakurta, Zhang 2015.
     """
-
-    def _target(self, y: NDArray[Any] | None) -> Numbers:
-        del y
-        return Numbers(scaling=self._scaling(), loss=losses.squared)

@@ -16,11 +16,12 @@ from privopt.estimators.penalties import Penalty
 from privopt.estimators.scaling import RowLengths
 from privopt.estimators.search import measured
 from privopt.estimators.table_arguments import in_batches
-from privopt.estimators.targets import Classes, Counts, Numbers, TargetScaling
+from privopt.estimators.targets import Target, TargetScaling, declared_classes
 from privopt.problems import losses
 from privopt.problems.glm import GLMLoss
 from privopt.public import real
 
+LOG_ODDS = "the log-odds of the one class against the other, as headed"
 PLAIN = (np.bool_, np.integer, np.str_)  # kinds of labels that Python has an equal of
 
 
@@ -75,6 +76,11 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel):
             )
         return arguments.labels_from(y)
 
+    def _classes(self, labels: NDArray[Any], loss: GLMLoss, meaning: str) -> Target:
+        """The labels, predicted by a loss of scores."""
+        declared, found = declared_classes(self.classes), {"classes_": labels}
+        return Target(labels=labels, loss=loss, meaning=meaning, declared=declared, attributes=found)
+
     @in_batches
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Scores: (rows,) of the second class against the first, or (rows, classes)."""
@@ -96,14 +102,12 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel):
 class LogisticClassifier(PrivateClassifier):
     """A linear model of the log-odds of two classes, or of the scores of several; see `PrivateClassifier`."""
 
-    def _target(self, y: NDArray[Any] | None) -> Classes:
+    def _target(self, y: NDArray[Any] | None) -> Target:
         labels = self._labels(y)
         if len(labels) == 2:
-            loss, meaning = losses.logistic, "the log-odds of the one class against the other, as headed"
-        else:
-            loss = losses.softmax(len(labels))
-            meaning = "the score of the class; the softmax of all scores gives their probabilities"
-        return Classes(labels=labels, loss=loss, meaning=meaning, given=self.classes)
+            return self._classes(labels, losses.logistic, LOG_ODDS)
+        meaning = "the score of the class; the softmax of all scores gives their probabilities"
+        return self._classes(labels, losses.softmax(len(labels)), meaning)
 
     @in_batches
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
@@ -144,18 +148,22 @@ class LogisticRegression(PenalisedModel, LogisticClassifier):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class TwoClassScores(PenalisedModel, PrivateClassifier):
-    """A linear model of two classes by the sign of a score, without probabilities."""
+    """A linear model of two classes by the sign of a score."""
 
-    def _two_classes(self, y: NDArray[Any] | None, loss: GLMLoss) -> Classes:
-        """Two classes, by a loss of the margin."""
+    def _two_labels(self, y: NDArray[Any] | None, other: str = "LogisticRegression") -> NDArray[Any]:
+        """The labels, of which there must be two; `other` models are for more."""
         labels = self._labels(y)
         if len(labels) > 2:
             raise ValueError(
                 f"Only binary classification is supported. The type of the target is multiclass ({len(labels)} "
-                "classes): use LogisticRegression."
+                f"classes): use {other}."
             )
+        return labels
+
+    def _two_classes(self, y: NDArray[Any] | None, loss: GLMLoss) -> Target:
+        """Two classes, by a loss of the margin."""
         meaning = "the decision score: where it is positive, the first class of the heading is predicted"
-        return Classes(labels=labels, loss=loss, meaning=meaning, given=self.classes)
+        return self._classes(self._two_labels(y), loss, meaning)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -187,7 +195,7 @@ class LinearSVC(TwoClassScores):
 
     width: float = 0.5
 
-    def _target(self, y: NDArray[Any] | None) -> Classes:
+    def _target(self, y: NDArray[Any] | None) -> Target:
         width = arguments.positive("width", self.width, "half the length over which the hinge is made smooth")
         return self._two_classes(y, losses.smoothed_hinge(width))
 
@@ -205,9 +213,16 @@ class PrivateRegressor(RegressorMixin, PrivateLinearModel):
 
     target_bounds: tuple[float, float] | None = None
 
-    def _scaling(self) -> TargetScaling:
-        """The scaling by the declared bounds."""
-        return TargetScaling.of(self._declared_bounds(), centered=self.fit_intercept)
+    def _target(self, y: NDArray[Any] | None) -> Target:
+        del y
+        scaling = TargetScaling.of(self._declared_bounds(), centered=self.fit_intercept)
+        meaning = "the prediction, in units of the target"
+        return Target(scaling=scaling, loss=self._loss(scaling), declared=scaling.declared, meaning=meaning)
+
+    def _loss(self, scaling: TargetScaling) -> GLMLoss:
+        """The loss of scaled targets: half the square, unless a model says otherwise."""
+        del scaling
+        return losses.squared
 
     def _declared_bounds(self) -> tuple[float, float]:
         if self.target_bounds is None:
@@ -244,10 +259,6 @@ class LinearRegression(PenalisedModel, PrivateRegressor):
 
     penalty: Penalty | None = None
 
-    def _target(self, y: NDArray[Any] | None) -> Numbers:
-        del y
-        return Numbers(scaling=self._scaling(), loss=losses.squared)
-
 
 @final
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -266,10 +277,6 @@ class Ridge(PenalisedModel, PrivateRegressor):
     Privacy:
         (epsilon, delta)-differentially private under `relation`, for one record, or for one user with `groups`.
     """
-
-    def _target(self, y: NDArray[Any] | None) -> Numbers:
-        del y
-        return Numbers(scaling=self._scaling(), loss=losses.squared)
 
 
 @final
@@ -296,15 +303,13 @@ class HuberRegressor(PenalisedModel, PrivateRegressor):
 
     threshold: float | None = None
 
-    def _target(self, y: NDArray[Any] | None) -> Numbers:
-        del y
-        scaling = self._scaling()
+    def _loss(self, scaling: TargetScaling) -> GLMLoss:
         if self.threshold is None:
             threshold = 0.2  # measured to be a good start on two tables
         else:
             meaning = "the residual at which the loss turns from square to linear"
             threshold = arguments.positive("threshold", self.threshold, meaning) / scaling.spread
-        return Numbers(scaling=scaling, loss=losses.huber(threshold))
+        return losses.huber(threshold)
 
 
 @final
@@ -337,15 +342,14 @@ class QuantileRegressor(PenalisedModel, PrivateRegressor):
     quantile: float = 0.5
     smoothing: float | None = None
 
-    def _target(self, y: NDArray[Any] | None) -> Numbers:
-        del y
-        scaling, level = self._scaling(), real("quantile", self.quantile)
+    def _loss(self, scaling: TargetScaling) -> GLMLoss:
+        level = real("quantile", self.quantile)
         if self.smoothing is None:
             smoothing = 0.1  # curvature 5: less smoothing needs more steps
         else:
             meaning = "half the length over which the corner is made smooth"
             smoothing = arguments.positive("smoothing", self.smoothing, meaning, zero=True) / scaling.spread
-        return Numbers(scaling=scaling, loss=losses.quantile(level, smoothing))
+        return losses.quantile(level, smoothing)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The share of the pinball loss of the constant quantile that the model explains (D2)."""
@@ -376,9 +380,25 @@ class PoissonRegressor(PenalisedModel, PrivateRegressor):
 
     max_rate_: float = field(init=False)
 
-    def _target(self, y: NDArray[Any] | None) -> Counts:
+    def _target(self, y: NDArray[Any] | None) -> Target:
         del y
-        return Counts.of(self._declared_bounds(), self.max_rate)
+        bounds = self._declared_bounds()
+        low, high = arguments.as_range("target_bounds", bounds)
+        if low < 0:
+            raise ValueError(
+                f"target_bounds must begin at 0 or above, got {bounds!r}: counts are not negative."
+            )
+        largest = high if self.max_rate is None else self.max_rate
+        top = arguments.positive("max_rate", largest, "the largest rate that the model predicts")
+        scaling = TargetScaling(0.0, 1.0, (low, high))
+        return Target(
+            scaling=scaling,
+            loss=losses.poisson(math.log(top), high),
+            declared=scaling.declared,
+            meaning="the natural logarithm of the predicted rate",
+            cap=1.0 + math.log1p(high),  # of the loss, which is half the deviance
+            attributes={"max_rate_": top},
+        )
 
     @in_batches
     def predict(self, X: Any) -> NDArray[np.float64]:
@@ -429,7 +449,7 @@ class RobustClassifier(TwoClassScores):
 
     width: float = 0.5
 
-    def _target(self, y: NDArray[Any] | None) -> Classes:
+    def _target(self, y: NDArray[Any] | None) -> Target:
         meaning = "half the length over which the ramp's corners are rounded, at most 1"
         return self._two_classes(y, losses.ramp(arguments.positive("width", self.width, meaning)))
 
@@ -463,9 +483,8 @@ class RobustRegressor(PenalisedModel, PrivateRegressor):
     cap: float | None = None
     quantile: float = 0.5
 
-    def _target(self, y: NDArray[Any] | None) -> Numbers:
-        del y
-        scaling, level = self._scaling(), real("quantile", self.quantile)
+    def _loss(self, scaling: TargetScaling) -> GLMLoss:
+        level = real("quantile", self.quantile)
         if self.loss not in get_args(Capped):
             raise ValueError(f"loss must be one of {list(get_args(Capped))}, got {self.loss!r}.")
         if self.loss != "quantile" and level != 0.5:
@@ -476,7 +495,7 @@ class RobustRegressor(PenalisedModel, PrivateRegressor):
         cap = CAP
         if self.cap is not None:
             cap = arguments.positive("cap", self.cap, "the largest residual that counts") / scaling.spread
-        return Numbers(scaling=scaling, loss=losses.capped(cap, self.loss, quantile=level))
+        return losses.capped(cap, self.loss, quantile=level)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """R^2 for the squared loss; else the share of the pinball loss of the constant quantile that is explained."""

@@ -1,9 +1,10 @@
 """The records of a fit, of arrays or of a table in files, to be turned into privacy units as each stage needs them."""
 
+import abc
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, final
+from typing import Any, final
 
 from numpy.typing import NDArray
 from scipy import sparse
@@ -15,47 +16,80 @@ from privopt.engine.choose import Holding, described, engine_of, most_rows, requ
 from privopt.engine.placement import Placement
 from privopt.engine.protocol import Engine, Succession
 from privopt.estimators.scaling import ScaledFeatures
+from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.row_length import SourceColumn
+from privopt.public import check_row_entries
 
 TargetMap = Callable[[NDArray[Any]], NDArray[Any]]
 
 
-class Records(Protocol):
+@final
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The public sizes of a fit.
+
+    Attributes:
+        width: number of features.
+        n: number of units.
+        by_user: whether a unit is a user.
+        is_sparse: whether the features are sparse.
+        row_entries: the most entries of a sparse row, where something public says it.
+        names: of the features, where they are known.
+        columns: of a table, whose features they are; None of plain features.
+        budget: of the fit or search; None where released parameters are only translated.
+    Raises:
+        ValueError: the most entries of a row are no whole number of at least 1.
+    """
+
+    width: int
+    n: int
+    by_user: bool
+    is_sparse: bool = False
+    row_entries: int | None = None
+    names: Sequence[str] | None = None
+    columns: Sequence[SourceColumn] | None = None
+    budget: Budget | None = None
+
+    def __post_init__(self) -> None:
+        check_row_entries(self.row_entries)
+
+    @property
+    def known_budget(self) -> Budget:
+        """The budget of a fit or search that is planned."""
+        assert self.budget is not None
+        return self.budget
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Records(abc.ABC):
     """What a fit is given besides its arguments. PRIVATE.
 
     Attributes:
+        noise: the fit's secret randomness.
+        choice: which records of a user are kept: the same in all stages of a fit.
         private_targets: (rows,), for labels that the user declares to be those that occur; None where targets are not
             held.
-        names: of the features, where the records themselves know them.
-        columns: of a table, whose features they are; None of arrays.
-        kept: where they are kept, in words; None for arrays.
-        row_entries: the most entries of a sparse row, where something public says it.
-        noise: the fit's secret randomness.
     """
 
-    @property
-    def private_targets(self) -> NDArray[Any] | None: ...
-    @property
-    def names(self) -> Sequence[str] | None: ...
-    @property
-    def columns(self) -> Sequence[SourceColumn] | None: ...
-    @property
-    def kept(self) -> str | None: ...
-    @property
-    def noise(self) -> NoiseSource: ...
-    @property
-    def width(self) -> int: ...
-    @property
-    def is_sparse(self) -> bool: ...
-    @property
-    def row_entries(self) -> int | None: ...
-    @property
-    def by_user(self) -> bool: ...
+    noise: NoiseSource
+    choice: UnitsNoise
+    private_targets: NDArray[Any] | None = None
 
-    def count(self) -> int:
-        """How many units there are: public under replace-one only."""
-        ...
+    @property
+    def kept(self) -> str | None:
+        """Where they are kept, in words; None for arrays."""
+        return None
+
+    @abc.abstractmethod
+    def shape(self, n: int | None, names: Sequence[str] | None, budget: Budget | None = None) -> Shape:
+        """The public sizes of a fit.
+
+        Args:
+            n: public number of units; None for that of the rows or users, which is public under replace-one only.
+            names: of the features, where they are known.
+            budget: of the fit.
+        """
 
     def require(self, plan: Callable[[], Holding]) -> None:
         """Refuse a plan that needs more of the units in this process than fits, before any record is read.
@@ -65,12 +99,14 @@ class Records(Protocol):
         Raises:
             ArgumentError: it does.
         """
-        ...
+        del plan  # arrays are in memory
 
-    def in_succession(self) -> AbstractContextManager["Records"]:
+    @contextmanager
+    def in_succession(self) -> Generator["Records"]:
         """The same around a run that stores them in one way after the other, see `Succession`."""
-        ...
+        yield self
 
+    @abc.abstractmethod
     def units(
         self, features: ScaledFeatures, targets: TargetMap | None, description: Description
     ) -> Units | Engine:
@@ -81,12 +117,11 @@ class Records(Protocol):
             targets: of its target; None for the same.
             description: what is public about the units.
         """
-        ...
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class HeldRecords:
+class HeldRecords(Records):
     """Arrays.
 
     Attributes:
@@ -94,53 +129,29 @@ class HeldRecords:
         private_targets: (rows,).
         groups: (rows,) or (rows, k) keys of users as they were given, since users are laid out by them, as those of a
             table are; None where a record is a unit.
-        noise: the fit's secret randomness.
-        choice: which records of a user are kept: the same in all stages of a fit.
     """
 
     private_features: Any
     private_targets: NDArray[Any]
     groups: Any
-    noise: NoiseSource
-    choice: UnitsNoise
-    names: Sequence[str] | None = None
 
-    columns = None
-    kept = None
-    row_entries = None
+    def shape(self, n: int | None, names: Sequence[str] | None, budget: Budget | None = None) -> Shape:
+        return Shape(
+            width=self.private_features.shape[1],
+            n=self._count() if n is None else n,
+            by_user=self.groups is not None,
+            is_sparse=sparse.issparse(self.private_features),
+            names=names,
+            budget=budget,
+        )
 
-    @property
-    def width(self) -> int:
-        """The number of features."""
-        return self.private_features.shape[1]
-
-    @property
-    def is_sparse(self) -> bool:
-        """Whether the features are sparse."""
-        return sparse.issparse(self.private_features)
-
-    @property
-    def by_user(self) -> bool:
-        """Whether a unit is a user."""
-        return self.groups is not None
-
-    def count(self) -> int:
-        """See `Records.count`."""
+    def _count(self) -> int:
         if self.groups is None:
             return len(self.private_targets)
         codes = user_keys.user_codes(self.groups, len(self.private_targets))
         return user_keys.user_count(int(codes.max(initial=-1)) + 1)
 
-    def require(self, plan: Callable[[], Holding]) -> None:
-        """See `Records.require`: arrays are in memory."""
-        del plan
-
-    def in_succession(self) -> AbstractContextManager[Records]:
-        """See `Records.in_succession`: arrays are in memory."""
-        return nullcontext(self)
-
     def units(self, features: ScaledFeatures, targets: TargetMap | None, description: Description) -> Units:
-        """See `Records.units`."""
         return Units.from_arrays(
             features(self.private_features),
             self.private_targets if targets is None else targets(self.private_targets),
@@ -152,17 +163,14 @@ class HeldRecords:
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class StoredRecords:
+class StoredRecords(Records):
     """A table in files, read anew for each stage.
 
     Attributes:
         source: the records as they are read.
         placement: where they are kept during a stage.
         public_count: counts the units.
-        names: of the features.
         columns: whose features they are.
-        noise: the fit's secret randomness.
-        choice: which records of a user are kept: the same in all stages of a fit.
         told: what engines said of the machines that hold records, in the order in which they were opened.
         succession: of the engines, during a run that stores them in one way after the other.
     """
@@ -170,46 +178,28 @@ class StoredRecords:
     source: RecordSource
     placement: Placement
     public_count: Callable[[], int]
-    names: Sequence[str]
     columns: Sequence[SourceColumn]
-    noise: NoiseSource
-    choice: UnitsNoise
     told: dict[str, None] = field(default_factory=dict[str, None])
     succession: Succession | None = None
 
-    private_targets = None
-
     @property
     def kept(self) -> str:
-        """Where they are kept, in words."""
         return self.placement.told(self.told)
 
-    @property
-    def width(self) -> int:
-        """The number of features."""
-        return self.source.width
-
-    @property
-    def is_sparse(self) -> bool:
-        """Whether the features are sparse."""
-        return self.source.is_sparse
-
-    @property
-    def row_entries(self) -> int | None:
-        """The most entries of a sparse row, by the schema."""
-        return self.source.row_entries if self.source.is_sparse else None
-
-    @property
-    def by_user(self) -> bool:
-        """Whether a unit is a user."""
-        return self.source.by_user
-
-    def count(self) -> int:
-        """See `Records.count`."""
-        return self.public_count()
+    def shape(self, n: int | None, names: Sequence[str] | None, budget: Budget | None = None) -> Shape:
+        source = self.source
+        return Shape(
+            width=source.width,
+            n=self.public_count() if n is None else n,
+            by_user=source.by_user,
+            is_sparse=source.is_sparse,
+            row_entries=source.row_entries if source.is_sparse else None,
+            names=names,
+            columns=self.columns,
+            budget=budget,
+        )
 
     def require(self, plan: Callable[[], Holding]) -> None:
-        """See `Records.require`."""
         if self.placement.engine == "memory":
             return
         planned, source = plan(), self.source
@@ -221,12 +211,10 @@ class StoredRecords:
 
     @contextmanager
     def in_succession(self) -> Generator[Records]:
-        """See `Records.in_succession`."""
         with closing(Succession()) as succession:
             yield replace(self, succession=succession)
 
     def units(self, features: ScaledFeatures, targets: TargetMap | None, description: Description) -> Engine:
-        """See `Records.units`."""
         source = self.source.mapped(features.width, features, targets)
         engine = engine_of(source, description, self.placement, noise=self.choice, succession=self.succession)
         self.told.update(dict.fromkeys(described(engine)))

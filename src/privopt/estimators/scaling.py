@@ -100,8 +100,8 @@ class FeatureScaling:
         return self.low / 2 + self.high / 2
 
     @cached_property
-    def _filled(self) -> NDArray[np.float32]:
-        """What a missing entry becomes, scaled."""
+    def filled(self) -> NDArray[np.float32]:
+        """(d,): what a missing entry becomes, scaled."""
         if self.filling == "zero":
             return np.full(self.width, np.nan, np.float32)
         if self.filling == "nothing":
@@ -126,37 +126,8 @@ class FeatureScaling:
         """Whether features are only clipped."""
         return bool(np.all(self.center == 0) and np.all(self.inverse_spread == 1))
 
-    def apply(self, private_features: Any, *, unit: bool = False, constant: float | None = None) -> Any:
-        """Scale rows; float32, dense ones as they are asked for. A missing entry is filled, see `filling`.
-
-        Args:
-            private_features: (rows, d), dense or sparse.
-            unit: whether each scaled row is divided by its own length (a zero row stays zero).
-            constant: a last entry to append to every row before that.
-        Privacy:
-            A row's result depends on that row and on the public bounds. A filled entry lies within its bounds, so the
-            row is no longer than one without missing entries can be: no sensitivity depends on the filling.
-        """
-        with np.errstate(all="ignore"):
-            if sparse.issparse(private_features):
-                return self._apply_sparse(private_features, unit=unit, constant=constant)
-            return ScaledRows(self, private_features, unit=unit, constant=constant)
-
-    def scaled(
-        self, private_block: NDArray[Any], *, unit: bool, constant: float | None
-    ) -> NDArray[np.float32]:
-        """A block of dense rows, see `apply`."""
-        rows, width = private_block.shape
-        private_scaled = np.empty((rows, width + (constant is not None)), np.float32)
-        with np.errstate(all="ignore"):
-            self._scale_block(private_block, private_scaled[:, :width])
-            if constant is not None:
-                private_scaled[:, width] = constant
-            if unit:
-                private_scaled /= _lengths(private_scaled)[:, None]
-        return private_scaled
-
-    def _scale_block(self, private_block: NDArray[Any], private_out: NDArray[np.float32]) -> None:
+    def scale(self, private_block: NDArray[Any], private_out: NDArray[np.float32]) -> None:
+        """Write a block of dense rows, scaled, into `private_out`."""
         if self._is_identity and private_block.dtype == np.float32:
             np.clip(private_block, np.float32(-1), np.float32(1), out=private_out)
         else:
@@ -168,28 +139,7 @@ class FeatureScaling:
             private_out[...] = private_wide
         # One sum finds what is not finite: an infinite entry was clipped, a NaN stayed one.
         if not np.isfinite(np.sum(private_block, dtype=np.float64)):
-            np.copyto(private_out, self._filled, where=~np.isfinite(private_block))
-
-    def _apply_sparse(
-        self, private_features: Any, *, unit: bool, constant: float | None
-    ) -> "sparse.csr_array":
-        private_source: Any = sparse.csr_array(private_features)
-        (rows, width), columns, starts = private_source.shape, private_source.indices, private_source.indptr
-        private_values = np.clip(
-            private_source.data.astype(np.float64), self.low[columns], self.high[columns]
-        )
-        private_values *= self.inverse_spread[columns]
-        private_missing = ~np.isfinite(private_source.data)
-        private_values[private_missing] = self._filled[columns[private_missing]]
-        if constant is not None:
-            private_values = np.insert(private_values, starts[1:], constant)
-            columns = np.insert(columns, starts[1:], width)
-            starts, width = starts + np.arange(rows + 1, dtype=starts.dtype), width + 1
-        if unit:
-            row = np.repeat(np.arange(rows), np.diff(starts))
-            private_squares = np.bincount(row, weights=private_values * private_values, minlength=rows)
-            private_values /= np.where(private_squares == 0, 1.0, np.sqrt(private_squares))[row]
-        return sparse.csr_array((private_values.astype(np.float32), columns, starts), shape=(rows, width))
+            np.copyto(private_out, self.filled, where=~np.isfinite(private_block))
 
     def without_missing(self, features: Any) -> Any:
         """Rows to predict from, each missing entry replaced by the middle of its bounds; others as they are."""
@@ -246,14 +196,17 @@ def with_indicators(private_features: Any, columns: Sequence[int]) -> Any:
 
 
 @final
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ScaledFeatures:
-    """What is stored of rows, see `FeatureScaling.apply`: a function that can be pickled.
+    """What is stored of rows, a function that can be pickled: float32, dense rows as they are asked for.
 
     Attributes:
-        scaling: of the features.
-        unit: whether each row is divided by its own length.
+        scaling: of the features. A missing entry is filled, see `FeatureScaling.filling`.
+        unit: whether each scaled row is divided by its own length (a zero row stays zero).
         constant: a last entry to append to every row before that.
+    Privacy:
+        A row's result depends on that row and on the public bounds. A filled entry lies within its bounds, so the
+        row is no longer than one without missing entries can be: no sensitivity depends on the filling.
     """
 
     scaling: FeatureScaling
@@ -266,25 +219,53 @@ class ScaledFeatures:
         return self.scaling.width + (self.constant is not None)
 
     def __call__(self, private_features: Any) -> Any:
-        return self.scaling.apply(private_features, unit=self.unit, constant=self.constant)
+        """Scale rows (rows, d), dense or sparse."""
+        if not sparse.issparse(private_features):
+            return ScaledRows(self, private_features)
+        with np.errstate(all="ignore"):
+            return self._sparse(sparse.csr_array(private_features))
+
+    def block(self, private_block: NDArray[Any]) -> NDArray[np.float32]:
+        """A block of dense rows."""
+        private_scaled = np.empty((len(private_block), self.width), np.float32)
+        with np.errstate(all="ignore"):
+            self.scaling.scale(private_block, private_scaled[:, : self.scaling.width])
+            if self.constant is not None:
+                private_scaled[:, -1] = self.constant
+            if self.unit:
+                private_scaled /= _lengths(private_scaled)[:, None]
+        return private_scaled
+
+    def _sparse(self, private_source: Any) -> "sparse.csr_array":
+        scaling, (rows, width) = self.scaling, private_source.shape
+        columns, starts = private_source.indices, private_source.indptr
+        private_values = np.clip(
+            private_source.data.astype(np.float64), scaling.low[columns], scaling.high[columns]
+        )
+        private_values *= scaling.inverse_spread[columns]
+        private_missing = ~np.isfinite(private_source.data)
+        private_values[private_missing] = scaling.filled[columns[private_missing]]
+        if self.constant is not None:
+            private_values = np.insert(private_values, starts[1:], self.constant)
+            columns = np.insert(columns, starts[1:], width)
+            starts, width = starts + np.arange(rows + 1, dtype=starts.dtype), width + 1
+        if self.unit:
+            row = np.repeat(np.arange(rows), np.diff(starts))
+            private_squares = np.bincount(row, weights=private_values * private_values, minlength=rows)
+            private_values /= np.where(private_squares == 0, 1.0, np.sqrt(private_squares))[row]
+        return sparse.csr_array((private_values.astype(np.float32), columns, starts), shape=(rows, width))
 
 
 @final
 class ScaledRows(RowSource):
-    """Dense rows that are scaled as they are asked for, see `FeatureScaling.apply`."""
+    """Dense rows that are scaled as they are asked for."""
 
-    def __init__(
-        self, scaling: FeatureScaling, private_features: NDArray[Any], *, unit: bool, constant: float | None
-    ) -> None:
-        self._scaling, self._unit, self._constant = scaling, unit, constant
-        self._private_features = private_features
-        rows, width = private_features.shape
-        self.shape = (rows, width + (constant is not None))
+    def __init__(self, features: ScaledFeatures, private_features: NDArray[Any]) -> None:
+        self._features, self._private_features = features, private_features
+        self.shape = (len(private_features), features.width)
 
     def __getitem__(self, positions: Positions) -> NDArray[np.float32]:
-        return self._scaling.scaled(
-            self._private_features[positions], unit=self._unit, constant=self._constant
-        )
+        return self._features.block(self._private_features[positions])
 
     def __repr__(self) -> str:
         return "<private>"

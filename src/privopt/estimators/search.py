@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, Literal, final
 
 import jax.numpy as jnp
 import numpy as np
@@ -31,8 +31,6 @@ from privopt.estimators.stages import (
     ScaleEstimation,
     UsableCount,
     common_scale,
-    released_bounds,
-    started,
 )
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
@@ -64,15 +62,20 @@ class Candidate:
     setup: Setup
     solver: Solver | str
 
-    def configured(self, public: Public, budget: Budget) -> Solver:
-        """Its solver, configured for a fit that has the budget to itself."""
+    def chosen(self, public: Public, budget: Budget) -> tuple[Solver, Instance]:
+        """Its solver, and the task of a fit that has the budget to itself."""
         instance = Instance(self.setup.problem, public, budget)
-        return choose(self.solver, instance).solver.configure(instance)
+        return choose(self.solver, instance).solver, instance
+
+    def configured(self, public: Public, budget: Budget) -> Solver:
+        """Its solver, configured for such a fit."""
+        solver, instance = self.chosen(public, budget)
+        return solver.configure(instance)
 
     def tells_usable(self, public: Public, budget: Budget) -> bool:
         """Whether the releases of its solver tell how many units are usable."""
-        instance = Instance(self.setup.problem, public, budget)
-        return choose(self.solver, instance).solver.tells_usable(instance)
+        solver, instance = self.chosen(public, budget)
+        return solver.tells_usable(instance)
 
 
 @final
@@ -153,6 +156,8 @@ def plan_search(
         refits = [
             candidate.configured(public, rest) for candidate, public in zip(candidates, whole, strict=True)
         ]
+    fitting = list(zip(fits, candidates, parts, strict=True))
+    refitting = list(zip(refits, candidates, whole, strict=False))
     # Bounded range epsilon0 costs rho = epsilon0^2 / 8, Gaussian releases mu^2 / 2.
     bounded_range = (
         2.0 * gaussian_mu(left.epsilon, left.delta) * math.sqrt(share) if left.is_private else math.inf
@@ -161,9 +166,9 @@ def plan_search(
 
     def events(scale: float) -> list[Event]:
         before = [stage.scaled(scale).event for stage in (first, count) if stage is not None]
-        fitted = [solver.scaled(scale).event(public) for solver, public in zip(fits, parts, strict=True)]
+        fitted = [solver.scaled(scale).event(public) for solver, _, public in fitting]
         found = Parallel((sequence(fitted), ExponentialMechanism(bounded_range / scale).event()))
-        refitted = [solver.scaled(scale).event(public) for solver, public in zip(refits, whole, strict=False)]
+        refitted = [solver.scaled(scale).event(public) for solver, _, public in refitting]
         return [*before, found, *([dominating(refitted)] if refitted else [])]
 
     scale = common_scale(events, budget, whole[0])
@@ -177,15 +182,10 @@ def plan_search(
     around = loading_seconds(whole[0]) + pass_seconds(whole[0], outputs)
     if first is not None:
         around += estimation_seconds(whole[0])
-    fitting = [
-        solver.seconds(one.setup.problem, public)
-        for solver, one, public in zip(fits, candidates, parts, strict=True)
-    ]
-    refitting = [
-        solver.seconds(one.setup.problem, public)
-        for solver, one, public in zip(refits, candidates, whole, strict=False)
-    ]
-    runs = [*zip(fits, candidates, parts, strict=True), *zip(refits, candidates, whole, strict=False)]
+
+    def seconds(runs: list[tuple[Solver, Candidate, Public]]) -> list[float]:
+        return [solver.seconds(one.setup.problem, public) for solver, one, public in runs]
+
     return SearchPlan(
         candidates=tuple(candidates),
         scored=scored,
@@ -217,9 +217,12 @@ def plan_search(
             + max((solver.releases() for solver in refits), default=0),
             passes=passes,
             memory_bytes=2 * data_bytes(whole[0]),
-            seconds=around + sum(fitting) + max(refitting, default=0.0),
+            seconds=around + sum(seconds(fitting)) + max(seconds(refitting), default=0.0),
             adaptive=any(solver.adaptive for solver in (*fits, *refits)),
-            held=max(solver.held_numbers(one.setup.problem, public) for solver, one, public in runs),
+            held=max(
+                solver.held_numbers(one.setup.problem, public)
+                for solver, one, public in (*fitting, *refitting)
+            ),
             needs_rows=any(solver.needs_rows for solver in (*fits, *refits)),
             indicators={} if count is None else count.scaled(scale).indicators(whole[0]),
             notices=(*extreme_epsilon(budget), *candidates[0].setup.notices),
@@ -228,11 +231,7 @@ def plan_search(
 
 
 def _ordered(candidates: Sequence[Candidate], whole: Sequence[Public], budget: Budget) -> list[Candidate]:
-    """The candidates, those that leave the solver open with one whose refits have comparable prices.
-
-    Raises:
-        ValueError: solvers that the user named have prices that cannot be compared.
-    """
+    """The candidates, those that leave the solver open with one whose refits have comparable prices."""
 
     def refits(some: Sequence[Candidate]) -> list[Event]:
         return [one.configured(public, budget).event(public) for one, public in zip(some, whole, strict=True)]
@@ -283,30 +282,12 @@ class SearchRun:
 
 
 def _rehearse(search: SearchPlan, units: Units | Engine) -> None:
-    """Refuse what a resumption cannot do, and mistakes of solvers of the user's own, before anything is paid for.
-
-    Raises:
-        ArgumentError: a candidate keeps secrets.
-        Exception: see `rehearse`.
-    """
+    """Refuse what a resumption cannot do, and mistakes of solvers of the user's own, before anything is paid for."""
     for index, candidate in enumerate(search.candidates):
         setup, budget = candidate.setup, search.plan.budget
         rehearse(search.fits[index], setup.problem, units, setup.planned.block(search.train), budget)
         if search.refits:
             rehearse(search.refits[index], setup.problem, units, setup.planned, budget)
-
-
-@final
-class SearchResult(NamedTuple):
-    """What a search found.
-
-    Attributes:
-        best: the index of the winner.
-        fitted: the winner, with the transcript and the plan of the whole search.
-    """
-
-    best: int
-    fitted: Fitted
 
 
 def run_search(
@@ -316,7 +297,7 @@ def run_search(
     account: Account | None,
     name: str,
     observer: Observer | None = None,
-) -> SearchResult:
+) -> tuple[int, Fitted]:
     """Fit every candidate, choose one, and fit it again where the plan says so.
 
     Args:
@@ -325,6 +306,8 @@ def run_search(
         account: pays for the whole plan before anything is released.
         name: what the account calls the search.
         observer: called with (name, count) after releases and (what, 0) before a long stage.
+    Returns:
+        The index of the winner, and the winner with the transcript and the plan of the whole search.
     Raises:
         BudgetExceeded: the account cannot pay; nothing was released.
     """
@@ -365,9 +348,19 @@ def run_search(
             "scales": search.scales,
             "count": search.count,
         }
-        run = started(search.plan, records.noise, account=account, name=name, observer=observer, of=asked)
-        if search.scales is not None:
-            bounds = released_bounds(run, search.scales, loose)
+        plan, noise = search.plan, records.noise
+        run = Run(
+            name,
+            plan.event,
+            plan.budget,
+            plan.public,
+            noise=noise,
+            account=account,
+            observer=observer,
+            of=asked,
+        )
+        if (scales := search.scales) is not None:
+            bounds = scales.release(run.curator(loose, run.part("bounds", scales.event)))
             scored, setups = scored.within(bounds), [setup.within(bounds) for setup in setups]
         del loose
         found: dict[str, Finding] = {}
@@ -384,7 +377,7 @@ def run_search(
         fitted = under_way.refit(best, setups[best], units_of(setups[best])) if search.refits else fits[best]
         run.end()
     result = fitted.result._replace(plan=search.plan, findings={**fitted.result.findings, **found})
-    return SearchResult(best, fitted._replace(result=result))
+    return best, fitted._replace(result=result)
 
 
 def _wholes(search: SearchPlan, data: Engine) -> list[Derived]:

@@ -24,10 +24,9 @@ from privopt.curator.transcript import tells_what_was_spent
 from privopt.errors import ArgumentTypeError
 from privopt.estimators import arguments
 from privopt.estimators.base import PrivateLinearModel
-from privopt.estimators.groups import GroupedClasses
+from privopt.estimators.records import Shape
 from privopt.estimators.search import Candidate, SearchPlan, plan_search, run_search
 from privopt.estimators.searched import describe_choice, marked
-from privopt.estimators.specification import Shape
 from privopt.estimators.table_arguments import arguments_of, asked_of_a_table
 from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
@@ -159,11 +158,11 @@ class PrivateSearchCV(NamedArguments, MetaEstimatorMixin, BaseEstimator):
                 model.set_params(**arguments_of(X, base.encoder_, model.get_params(deep=False)))
             given = base._specification()
             records = given.table_records(X, base.encoder_, groups, noise)
-            base.n_features_in_ = records.width
+            base.n_features_in_ = records.source.width
         else:
             given = base._specification()
             records = given.records(base, X, y, groups, noise)
-        shape = given.shape(records, base._names())
+        shape = records.shape(given.n, base._names())
         shape = replace(shape, budget=self._budget(shape.n))
         search = self._search(models, base, shape, records.private_targets)
         name = f"PrivateSearchCV({type(base).__name__})"
@@ -199,19 +198,15 @@ class PrivateSearchCV(NamedArguments, MetaEstimatorMixin, BaseEstimator):
             ValueError: a privacy argument or n is missing.
         """
         n = arguments.planned_units(self.estimator.n if n is None else n)
-        names, budget = self.estimator._specification().bounded_names, self._budget(n)
-        shape = Shape.planned(n_features, n, row_entries, by_user=by_user, budget=budget, names=names)
+        given, budget = self.estimator._specification(), self._budget(n)
+        shape = given.planned(n_features, n, by_user=by_user, budget=budget, row_entries=row_entries)
         return self._search(self._models(), self.estimator, shape, None).plan
 
     def _grid(self) -> list[dict[str, Any]]:
         return list(ParameterGrid(self.param_grid))
 
     def _models(self) -> list[PrivateLinearModel]:
-        """One unfitted estimator a candidate.
-
-        Raises:
-            TypeError, ValueError: the estimator or a name in the grid is not usable.
-        """
+        """One unfitted estimator a candidate."""
         if not isinstance(self.estimator, PrivateLinearModel):
             raise TypeError(
                 f"estimator must be one of privopt's, got {type(self.estimator).__name__}: put PrivateSearchCV "
@@ -251,7 +246,7 @@ class PrivateSearchCV(NamedArguments, MetaEstimatorMixin, BaseEstimator):
         arguments.fraction("holdout", self.holdout, "the part of the units that candidates are scored on")
         arguments.fraction("selection_share", self.selection_share, "the share of the budget for the choice")
         setups = [model._setup(shape, y) for model in models]
-        if any(isinstance(setup.target, GroupedClasses) for setup in setups):
+        if any(setup.target.groups is not None for setup in setups):
             raise ArgumentTypeError(
                 f"{type(base).__name__} is not searched: candidates are scored by the accuracy over all records, which "
                 "is not what it minimises, and a search knows of no groups. Fit it with each setting, from one account."
@@ -279,25 +274,25 @@ class PrivateSearchCV(NamedArguments, MetaEstimatorMixin, BaseEstimator):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The chosen estimator's predictions."""
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.predict(X)
+        return self._chosen().predict(X)
 
     @available_if(_chosen_has("predict_proba"))
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """The chosen estimator's probabilities."""
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.predict_proba(X)
+        return self._chosen().predict_proba(X)
 
     @available_if(_chosen_has("decision_function"))
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """The chosen estimator's scores."""
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.decision_function(X)
+        return self._chosen().decision_function(X)
 
     def score(self, X: Any, y: Any) -> float:
         """The chosen estimator's score."""
+        return float(self._chosen().score(X, y))
+
+    def _chosen(self) -> Any:
         check_is_fitted(self, "best_estimator_")
-        return float(self.best_estimator_.score(X, y))
+        return self.best_estimator_
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

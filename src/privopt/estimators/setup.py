@@ -14,9 +14,9 @@ from privopt.data.units import Units
 from privopt.declared_facts import COUNTED_USERS
 from privopt.engine.protocol import Engine
 from privopt.estimators.penalties import default_strength
-from privopt.estimators.records import Records
+from privopt.estimators.records import Records, Shape
 from privopt.estimators.scaling import Bounds, FeatureScaling, RowLengths, ScaledFeatures, constant_features
-from privopt.estimators.specification import ENTRIES, ROUNDED_UP, Shape, Specification
+from privopt.estimators.specification import ENTRIES, ROUNDED_UP, Specification
 from privopt.estimators.targets import Target
 from privopt.ledger.amounts import Budget
 from privopt.planning import plan
@@ -135,7 +135,7 @@ class Setup:
     def units(self, records: Records) -> Units | Engine:
         """The records as privacy units."""
         inside, beside = (self.intercept, None) if self.unit_rows else (None, self.intercept)
-        rows = ScaledFeatures(scaling=self.features, unit=self.unit_rows, constant=inside)
+        rows = ScaledFeatures(self.features, unit=self.unit_rows, constant=inside)
         storage = self.specification.storage
         return self._units(rows, records, row_bound=self.row_bound, intercept=beside, storage=storage)
 
@@ -153,7 +153,7 @@ class Setup:
         """The same for the estimation of scales: rows divided by the loose range and not cut."""
         assert self.loose is not None
         longest = math.sqrt(self.features.width) * ROUNDED_UP
-        rows = ScaledFeatures(scaling=self.loose)
+        rows = ScaledFeatures(self.loose)
         return self._units(rows, records, row_bound=longest, intercept=None, storage=LOOSE_STORAGE)
 
     def _units(
@@ -167,7 +167,7 @@ class Setup:
     ) -> Units | Engine:
         given, scaling = self.specification, self.target.scaling
         # Users were counted, which is public under replace-one only; records are counted again where they are read.
-        counted = given.n is None and records.by_user and given.relation is Relation.REPLACE_ONE
+        counted = given.n is None and self.shape.by_user and given.relation is Relation.REPLACE_ONE
         description = Description(
             relation=given.relation,
             row_bound=row_bound,

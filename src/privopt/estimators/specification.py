@@ -19,13 +19,12 @@ from privopt.engine.choose import most_rows, settled
 from privopt.errors import ArgumentError
 from privopt.estimators import arguments
 from privopt.estimators.penalties import PenaltyArguments
-from privopt.estimators.records import HeldRecords, Records, StoredRecords
+from privopt.estimators.records import HeldRecords, Shape, StoredRecords
 from privopt.estimators.scaling import FeatureScaling, ends_of
 from privopt.estimators.table_arguments import source_columns
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource, RepeatedChoice
-from privopt.planning.row_length import SourceColumn
-from privopt.public import Relation, Weighting, check_row_entries, of_users
+from privopt.public import Relation, Weighting, of_users
 from privopt.solvers.whitening import WIDEST
 from privopt.tables.encoder import TabularEncoder
 from privopt.tables.table import Table
@@ -33,61 +32,6 @@ from privopt.tables.values import TargetReading
 
 UNIT, ENTRIES = "unit", "entries"
 ROUNDED_UP = 1.0 + 2.0**-20  # so that rounding to float32 never makes a row longer than its bound
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """The public sizes of a fit.
-
-    Attributes:
-        width: number of features.
-        n: number of units.
-        by_user: whether a unit is a user.
-        is_sparse: whether the features are sparse.
-        row_entries: the most entries of a sparse row, where something public says it.
-        names: of the features, where they are known.
-        columns: of a table, whose features they are; None of plain features.
-        budget: of the fit or search; None where released parameters are only translated.
-    """
-
-    width: int
-    n: int
-    by_user: bool
-    is_sparse: bool = False
-    row_entries: int | None = None
-    names: Sequence[str] | None = None
-    columns: Sequence[SourceColumn] | None = None
-    budget: Budget | None = None
-
-    @classmethod
-    def planned(
-        cls,
-        width: int,
-        n: int,
-        row_entries: int | None,
-        *,
-        by_user: bool,
-        budget: Budget,
-        names: Sequence[str] | None = None,
-    ) -> "Shape":
-        """That of a fit which is yet to come, whose features are sparse if the most entries of a row are given."""
-        check_row_entries(row_entries)
-        return cls(
-            width=width,
-            n=n,
-            by_user=by_user,
-            is_sparse=row_entries is not None,
-            row_entries=row_entries,
-            names=names,
-            budget=budget,
-        )
-
-    @property
-    def known_budget(self) -> Budget:
-        """The budget of a fit or search that is planned."""
-        assert self.budget is not None
-        return self.budget
 
 
 @final
@@ -128,11 +72,9 @@ class Specification:
     @classmethod
     def of(cls, kind: str, given: Mapping[str, Any]) -> "Specification":
         """The part of an estimator's arguments that `Setup` is made of; of the others nothing is looked at."""
-        known = {field.name for field in fields(PenaltyArguments)} & given.keys()
-        penalty = PenaltyArguments(**{name: given[name] for name in known})
-        rest = {field.name for field in fields(cls)} & given.keys() - {"penalty", "relation"}
-        others: dict[str, Any] = {name: given[name] for name in rest}
-        return cls(kind=kind, penalty=penalty, relation=Relation.parse(given["relation"]), **others)
+        penalty = PenaltyArguments(**_fields_of(PenaltyArguments, given))
+        own = {"kind": kind, "penalty": penalty, "relation": Relation.parse(given["relation"])}
+        return cls(**_fields_of(cls, {**given, **own}))
 
     def __post_init__(self) -> None:
         """Check what nothing else would look at, or look at only where it matters."""
@@ -159,11 +101,7 @@ class Specification:
         Raises:
             ValueError: n is missing under add-or-remove-one.
         """
-        if self.n is None and self.relation is Relation.ADD_OR_REMOVE_ONE:
-            raise ValueError(
-                "n is missing: under add-or-remove-one the number of units is private. Give a public nominal number "
-                "that no data set exceeds, or use relation='replace-one', which takes the number as public."
-            )
+        arguments.check_count(self.n, self.relation)
         return rows if self.n is None else self.n
 
     def with_strength(self, alpha: float | None) -> "Specification":
@@ -208,16 +146,21 @@ class Specification:
             choice=noise if groups is None else RepeatedChoice(noise),
         )
 
-    def shape(self, records: Records, names: Sequence[str] | None, budget: Budget | None = None) -> Shape:
-        """The public sizes of a fit; its units are n, or under replace-one the rows or users."""
+    def planned(
+        self, width: int, n: int, *, by_user: bool, budget: Budget, row_entries: int | None = None
+    ) -> Shape:
+        """The public sizes of a fit which is yet to come, sparse if the most entries of a row are given.
+
+        Raises:
+            ValueError: these are no whole number of at least 1.
+        """
         return Shape(
-            width=records.width,
-            n=records.count() if self.n is None else self.n,
-            by_user=records.by_user,
-            is_sparse=records.is_sparse,
-            row_entries=records.row_entries,
-            names=names,
-            columns=records.columns,
+            width=width,
+            n=n,
+            by_user=by_user,
+            is_sparse=row_entries is not None,
+            row_entries=row_entries,
+            names=self.bounded_names,
             budget=budget,
         )
 
@@ -249,7 +192,6 @@ class Specification:
             source=source,
             placement=settled(table.placement, rows, source.width, self.storage, source.most_entries),
             public_count=count,
-            names=[str(name) for name in encoder.get_feature_names_out()],
             columns=source_columns(encoder),
             noise=noise,
             choice=noise if groups is None else RepeatedChoice.lasting(noise),
@@ -288,23 +230,20 @@ class Specification:
         """The scaling by the bounds; or by the loose ones, with the one that better ones are estimated with."""
         self.check_bounds()
         added = 0 if self.indicator is None else len(self.indicator)
-        options: dict[str, Any] = {
-            "width": shape.width - added,
-            "keep_zero": shape.is_sparse,
-            "indicators": added,
-            "names": None if shape.names is None else shape.names[: shape.width - added],
-        }
-        filling = "zero" if self.missing == "zero" else "midpoint"
-        if self.bounds is not None:
-            return FeatureScaling.of(
-                self.bounds, centered=self.fit_intercept, filling=filling, **options
-            ), None
-        options["name"] = "loose_bounds"
-        scaling = FeatureScaling.of(
-            self.loose_bounds, centered=self.fit_intercept, filling=filling, **options
+        zero, name = self.missing == "zero", "loose_bounds" if self.bounds is None else "bounds"
+        scaling = partial(
+            FeatureScaling.of,
+            self.loose_bounds if self.bounds is None else self.bounds,
+            width=shape.width - added,
+            keep_zero=shape.is_sparse,
+            indicators=added,
+            names=None if shape.names is None else shape.names[: shape.width - added],
+            name=name,
         )
-        filling = "zero" if self.missing == "zero" else "nothing"
-        return scaling, FeatureScaling.of(self.loose_bounds, centered=False, filling=filling, **options)
+        features = scaling(centered=self.fit_intercept, filling="zero" if zero else "midpoint")
+        if self.bounds is not None:
+            return features, None
+        return features, scaling(centered=False, filling="zero" if zero else "nothing")
 
     def rows(self, shape: Shape, *, divisible: bool) -> tuple[float, bool]:
         """The largest length of a scaled row, and whether rows are divided by their lengths.
@@ -325,6 +264,11 @@ class Specification:
         if rule == ENTRIES:
             return math.sqrt(shape.width) * ROUNDED_UP, False
         return arguments.positive("row_bound", self.row_bound, "the largest l2 norm of a scaled row"), False
+
+
+def _fields_of(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of some arguments that a value class has fields for."""
+    return {one.name: given[one.name] for one in fields(kind) if one.name in given}
 
 
 def _counted(table: Table, source: RecordSource, groups: Any) -> int:

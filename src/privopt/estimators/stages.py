@@ -5,9 +5,9 @@ solver releases nothing that tells it.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +21,12 @@ from privopt.engine.protocol import Engine
 from privopt.estimators.records import Records, given_back
 from privopt.estimators.scaling import Bounds, FeatureScaling
 from privopt.estimators.setup import Setup
-from privopt.estimators.targets import describe_coefficients
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.curves import gaussian_mu, part_of
 from privopt.ledger.events import Event, leaf_counts, sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.averaging import estimation_seconds
 from privopt.planning.notices import extreme_epsilon
 from privopt.planning.plan import IMPROVEMENT_ENDS, IMPROVEMENT_SHARE, Finding, Plan, usable_in
@@ -38,11 +36,13 @@ from privopt.planning.row_length import (
     NUMBER,
     SourceColumn,
     Usable,
-    announced,
     count_multiplier,
     finding,
     tells,
     unseen,
+)
+from privopt.planning.row_length import (
+    announced as announced_count,
 )
 from privopt.planning.task import Instance
 from privopt.precision import double_precision
@@ -51,8 +51,8 @@ from privopt.queries.moments import ColumnMagnitudes, SecondMoment, UsableUnits,
 from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport, Selection
 from privopt.result import Result
-from privopt.solve import parts_of, rehearse
-from privopt.solve import plan as plans_for
+from privopt.solve import announce, parts_of, rehearse
+from privopt.solve_runs import announced
 from privopt.solvers.base import Solver
 from privopt.solvers.registry import choose
 
@@ -89,10 +89,6 @@ class Fitted(NamedTuple):
             "privacy_": self.report(names, declared),
         }
 
-    def told(self, names: Sequence[str] | None) -> Result:
-        """The result with what its releases say of the columns, under the names of the features where known."""
-        return told_of_columns(self.result, self.setup, names)
-
     def report(self, names: Sequence[str] | None, declared: Iterable[str]) -> PrivacyReport:
         """What was protected, how, and at what price.
 
@@ -108,10 +104,10 @@ class Fitted(NamedTuple):
             features=names,
             intercept=intercept if setup.specification.fit_intercept else None,
             classes=None if labels is None else list(labels),
-            meaning=describe_coefficients(setup.target, GIVEN, divided=setup.unit_rows),
+            meaning=setup.target.coefficients(GIVEN, divided=setup.unit_rows),
         )
         return PrivacyReport.of(
-            self.told(names)._replace(kept=self.kept),
+            told_of_columns(self.result, setup, names)._replace(kept=self.kept),
             declared=(*setup.declared(), *declared),
             model=model,
             divided_rows=setup.unit_rows,
@@ -119,9 +115,35 @@ class Fitted(NamedTuple):
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One Gaussian release that goes before a model.
+
+    Attributes:
+        noise_multiplier: of the release; None before a budget is known.
+    """
+
+    noise_multiplier: float | None = None
+
+    def scaled(self, factor: float) -> Self:
+        """The same with all noise times `factor`."""
+        return replace(self, noise_multiplier=self.mechanism.noise_multiplier * factor)
+
+    @property
+    def mechanism(self) -> Gaussian:
+        """What makes the noise."""
+        assert self.noise_multiplier is not None
+        return Gaussian(self.noise_multiplier)
+
+    @property
+    def event(self) -> Event:
+        """What it costs."""
+        return self.mechanism.event()
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
-class ScaleEstimation:
+class ScaleEstimation(Stage):
     """One Gaussian release of how many units have entries of each sign and power of two, column by column.
 
     The bounds of a column reach from the lowest to the highest bin that clearly holds units: more than
@@ -134,7 +156,6 @@ class ScaleEstimation:
         loose: the scaling by the loose range, without a shift: float32 rows keep small entries' relative precision.
         share: of the whole budget's mu^2.
         keep_zero: whether the bounds must include 0, because the features are sparse.
-        noise_multiplier: of the release; None before a budget is known.
     Privacy:
         The release is charged; the bounds are post-processing of it.
     """
@@ -142,7 +163,6 @@ class ScaleEstimation:
     loose: FeatureScaling
     share: float
     keep_zero: bool
-    noise_multiplier: float | None = None
 
     @classmethod
     def of(cls, setup: Setup) -> "ScaleEstimation | None":
@@ -161,22 +181,6 @@ class ScaleEstimation:
     def rest(self, budget: Budget) -> Budget:
         """What is left for the fit."""
         return part_of(budget, 1.0 - self.share)
-
-    def scaled(self, factor: float) -> "ScaleEstimation":
-        """The same with all noise times `factor`."""
-        assert self.noise_multiplier is not None
-        return replace(self, noise_multiplier=self.noise_multiplier * factor)
-
-    @property
-    def mechanism(self) -> Gaussian:
-        """What makes the noise."""
-        assert self.noise_multiplier is not None
-        return Gaussian(self.noise_multiplier)
-
-    @property
-    def event(self) -> Event:
-        """What it costs."""
-        return self.mechanism.event()
 
     def release(self, curator: Curator) -> Bounds:
         """Ask once, and read the bounds off the answer."""
@@ -200,16 +204,12 @@ class ScaleEstimation:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class UsableCount:
-    """One Gaussian release of how many units are usable.
+class UsableCount(Stage):
+    """One Gaussian release of how many units are usable; its noise multiplier is the number's standard deviation.
 
-    Attributes:
-        noise_multiplier: of the release, and the standard deviation of the number.
     Privacy:
         The release is charged. Whether it is made follows from public numbers.
     """
-
-    noise_multiplier: float
 
     @classmethod
     def of(cls, told: bool, budget: Budget, public: Public) -> "UsableCount | None":
@@ -223,23 +223,14 @@ class UsableCount:
         multiplier = count_multiplier(budget)
         return None if told or not tells(multiplier, public) else cls(noise_multiplier=multiplier)
 
-    def scaled(self, factor: float) -> "UsableCount":
-        """The same with all noise times `factor`."""
-        return replace(self, noise_multiplier=self.noise_multiplier * factor)
-
-    @property
-    def event(self) -> Event:
-        """What it costs."""
-        return Gaussian(self.noise_multiplier).event()
-
     def indicators(self, public: Public) -> dict[str, Finding]:
         """How exactly the number will be known."""
-        return announced(self.noise_multiplier, public, BY_COUNT)
+        return announced_count(self.mechanism.noise_multiplier, public, BY_COUNT)
 
     def release(self, curator: Curator) -> dict[str, Finding]:
         """Ask once; the number, and the notice where it is low."""
-        released = curator.release(UsableUnits(), Gaussian(self.noise_multiplier))
-        return Usable.counted(released, self.noise_multiplier, curator.public).findings
+        released = curator.release(UsableUnits(), self.mechanism)
+        return Usable.counted(released, self.mechanism.noise_multiplier, curator.public).findings
 
 
 @final
@@ -284,13 +275,12 @@ class StagedPlan:
                 instance = Instance(setup.problem, public, rest)
             if scales is None and count is None:
                 return None
-            configured = chosen.configure(instance)
+            configured, alone = announced((chosen, reason), instance)
             # It gives back the start, and nothing is to be paid.
             if not any(leaf_counts(configured.event(public))):
                 count = None
             if scales is None and count is None:
                 return None
-            alone = replace(configured.plan(instance), reason=reason)
             return cls._calibrated(setup, scales, count, configured, alone)
 
     @classmethod
@@ -361,23 +351,7 @@ def plan_fit(setup: Setup, solver: Solver | str) -> Plan:
     staged = StagedPlan.of(setup, solver)
     if staged is not None:
         return staged.plan
-    public, budget = setup.planned, setup.shape.known_budget
-    return plans_for(
-        setup.problem,
-        n=public.n,
-        d=public.d,
-        epsilon=budget.epsilon,
-        delta=budget.delta,
-        relation=public.relation,
-        row_bound=public.row_bound,
-        entry_bound=public.entry_bound,
-        storage=public.storage,
-        row_entries=public.row_entries,
-        max_records_per_user=public.records_per_unit if public.by_user else None,
-        user_weighting=public.weighting,
-        typical_records=public.typical_records if public.by_user else None,
-        solver=solver,
-    ).default
+    return announce(setup.problem, setup.planned, setup.shape.known_budget, solver)[1]
 
 
 def common_scale(events: Callable[[float], Iterable[Event]], budget: Budget, public: Public) -> float:
@@ -385,48 +359,6 @@ def common_scale(events: Callable[[float], Iterable[Event]], budget: Budget, pub
     if not budget.is_private:
         return 1.0
     return calibrate(lambda factor: sequence(events(factor)), budget, public.relation)
-
-
-def started(
-    plan: Plan,
-    noise: NoiseSource,
-    *,
-    account: Account | None,
-    name: str | None = None,
-    observer: Observer | None = None,
-    of: Mapping[str, Any],
-    origin: str = "",
-) -> Run:
-    """A run of everything that a plan announces.
-
-    Args:
-        plan: the announcement.
-        noise: secret randomness.
-        account: pays for all of it.
-        name: what the account calls it; default: the solver.
-        observer: called after releases.
-        of: what it solves and how.
-        origin: what the records are read from, where that is known before the run.
-    Raises:
-        ArgumentError: it was to be resumed, and cannot be.
-        BudgetExceeded: the account cannot pay; nothing was released.
-    """
-    return Run(
-        name or plan.solver,
-        plan.event,
-        plan.budget,
-        plan.public,
-        noise=noise,
-        account=account,
-        observer=observer,
-        of=of,
-        origin=origin,
-    )
-
-
-def released_bounds(run: Run, scales: ScaleEstimation, units: Units | Engine) -> Bounds:
-    """The first stage of a run."""
-    return scales.release(run.curator(units, run.part("bounds", scales.event)))
 
 
 def fit_in_stages(
@@ -445,8 +377,16 @@ def fit_in_stages(
 
     def begun(units: Units | Engine) -> Run:
         origin = "" if scales is not None else units.origin
-        return started(
-            staged.plan, records.noise, account=account, observer=observer, of=asked, origin=origin
+        return Run(
+            staged.plan.solver,
+            staged.plan.event,
+            staged.plan.budget,
+            staged.plan.public,
+            noise=records.noise,
+            account=account,
+            observer=observer,
+            of=asked,
+            origin=origin,
         )
 
     def finished(run: Run, units: Units | Engine, setup: Setup) -> Fitted:
@@ -464,7 +404,7 @@ def fit_in_stages(
                 derived = rehearsed(loose)
                 with reserved(loose, derived.beyond(loose.public)):  # of what comes after it
                     run = begun(loose)
-                    setup = setup.within(released_bounds(run, scales, loose))
+                    setup = setup.within(scales.release(run.curator(loose, run.part("bounds", scales.event))))
             del loose
             with given_back(setup.units(records)) as units, reserved(units, derived.extra()):
                 return finished(run, units, setup)

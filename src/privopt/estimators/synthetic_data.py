@@ -1,7 +1,7 @@
 """`SyntheticData`: a private model of a table, from which rows are drawn that look like its own."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -12,7 +12,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from privopt.curator.base import Observer
 from privopt.curator.journals import asking
-from privopt.curator.run import Run, rehearsed, tried
 from privopt.curator.transcript import tells_what_was_spent
 from privopt.data.units import Units
 from privopt.estimators import arguments, table_source
@@ -32,6 +31,7 @@ from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport
 from privopt.result import Result
 from privopt.solve_arguments import check_observer
+from privopt.solve_runs import announced, run_program
 from privopt.synthesis.base import (
     Model,
     ReleasedMarginal,
@@ -84,6 +84,7 @@ class Asked(NamedTuple):
         return Task(self.workload, self.public, self.budget)
 
 
+@dataclass(eq=False, repr=False)
 class SyntheticData(NamedArguments, BaseEstimator):
     """A model of a table with (epsilon, delta)-differential privacy, and as many rows of it as anybody wants.
 
@@ -133,52 +134,32 @@ class SyntheticData(NamedArguments, BaseEstimator):
         ['sex', 'smokes']
     """
 
-    model_: Model
-    error_: SyntheticError
-    coding_: TableCoding
-    _measured: tuple[ReleasedMarginal, ...]
-    _total: float
-    plan_: Plan
-    privacy_: PrivacyReport
+    schema: "Schema | Mapping[str, Any] | str | Path"
+    workload: Any = "2-way"
+    _: KW_ONLY
+    epsilon: float | None = None
+    delta: float | None = None
+    relation: Relation | str = "replace-one"
+    n: int | None = None
+    method: Synthesizer | str = "auto"
+    engine: Literal["mbi"] | None = None
+    error_share: float = 0.01
+    columns: Sequence[str] | None = None
+    bins: Bins = None
+    schema_name: str | None = None
+    account: Account | None = None
+    random_state: int | None = None
+    max_records_per_user: int = DEFAULT_RECORDS
+    user_weighting: Weighting = "user"
+    typical_records: float | None = None
 
-    def __init__(
-        self,
-        schema: "Schema | Mapping[str, Any] | str | Path",
-        workload: Any = "2-way",
-        *,
-        epsilon: float | None = None,
-        delta: float | None = None,
-        relation: Relation | str = "replace-one",
-        n: int | None = None,
-        method: Synthesizer | str = "auto",
-        engine: Literal["mbi"] | None = None,
-        error_share: float = 0.01,
-        columns: Sequence[str] | None = None,
-        bins: Bins = None,
-        schema_name: str | None = None,
-        account: Account | None = None,
-        random_state: int | None = None,
-        max_records_per_user: int = DEFAULT_RECORDS,
-        user_weighting: Weighting = "user",
-        typical_records: float | None = None,
-    ) -> None:
-        self.schema = schema
-        self.workload = workload
-        self.epsilon = epsilon
-        self.delta = delta
-        self.relation = relation
-        self.n = n
-        self.method = method
-        self.engine: Literal["mbi"] | None = engine
-        self.error_share = error_share
-        self.columns = columns
-        self.bins = bins
-        self.schema_name = schema_name
-        self.account = account
-        self.random_state = random_state
-        self.max_records_per_user = max_records_per_user
-        self.user_weighting: Weighting = user_weighting
-        self.typical_records = typical_records
+    model_: Model = field(init=False)
+    error_: SyntheticError = field(init=False)
+    coding_: TableCoding = field(init=False)
+    _measured: tuple[ReleasedMarginal, ...] = field(init=False)
+    _total: float = field(init=False)
+    plan_: Plan = field(init=False)
+    privacy_: PrivacyReport = field(init=False)
 
     @tells_what_was_spent
     @refuses_unknown
@@ -305,11 +286,7 @@ class SyntheticData(NamedArguments, BaseEstimator):
                 f"error_share must be at least 0 and below 1, got {self.error_share!r}: it is the part of the budget "
                 "that measures the error."
             )
-        if self.n is None and Relation.parse(self.relation) is Relation.ADD_OR_REMOVE_ONE:
-            raise ValueError(
-                "n is missing: under add-or-remove-one the number of units is private. Give a public nominal number "
-                "that no data set exceeds, or use relation='replace-one', which takes the number as public."
-            )
+        arguments.check_count(self.n, Relation.parse(self.relation))
         return Schema.from_json(self.schema, self.schema_name)
 
     def _asked(self, schema: Schema, n: int, by_user: bool) -> Asked:
@@ -326,43 +303,25 @@ class SyntheticData(NamedArguments, BaseEstimator):
         chosen, reason = choose_synthesizer(self.method, asked.task)
         if self.error_share > 0 or self.engine is not None:
             chosen = Finishing(inner=chosen, engine=self.engine or "own", share=float(self.error_share))
-        configured = chosen.configure(asked.task)
-        return configured, replace(configured.plan(asked.task), reason=reason)
+        return announced((chosen, reason), asked.task)
 
     def _run(self, asked: Asked, units: Units, noise: NoiseSource, observer: Observer | None) -> Result:
         """One priced run."""
-        configured, announced = self._configured(asked)
-        rehearsed(
+        configured, plan = self._configured(asked)
+        return run_program(
+            configured,
             lambda curator: configured.solve(curator, asked.workload),
-            asked.public,
             units,
-            asked.budget,
-            announced.event,
-        )
-        # Another may not do what `_described` needs of it: that is seen before anything is paid.
-        if not configured.is_ours:
-            rehearsal = tried(
-                lambda curator: configured.solve(curator, asked.workload),
-                asked.public,
-                asked.budget,
-                announced.event,
-            )
-            self._described(asked, rehearsal._replace(plan=announced))
-        run = Run(
-            f"synthetic data ({configured.title})",
-            announced.event,
-            asked.budget,
             asked.public,
+            plan,
+            name=f"synthetic data ({configured.title})",
             noise=noise,
             account=self.account,
             observer=observer,
-            seeded=units.seeded,
-            origin=units.origin,
             of={"schema": asked.coding, "workload": asked.workload, "synthesizer": configured},
+            # Another may not do what `_described` needs of it: that is seen before anything is paid.
+            ends=lambda trial: self._described(asked, trial._replace(plan=plan)),
         )
-        result = configured.solve(run.curator(units), asked.workload)
-        run.end()
-        return result._replace(plan=announced)
 
     def _adopt(self, asked: Asked, result: Result) -> None:
         """Set all that a fit sets, or nothing."""

@@ -72,11 +72,7 @@ def arguments_of(table: Table, encoder: TabularEncoder, given: Mapping[str, Any]
 
 
 def _check_encoded(X: Any, encoder: TabularEncoder | None) -> None:
-    """Refuse a frame with a table's own columns, which a model of encoded features would take for these.
-
-    Raises:
-        ArgumentError: it is one, or cannot be told from one by its names.
-    """
+    """Refuse a frame with a table's own columns, which a model of encoded features would take for these."""
     names = None if encoder is None else column_names(X)
     if encoder is None or names is None:
         return
@@ -89,11 +85,7 @@ def _check_encoded(X: Any, encoder: TabularEncoder | None) -> None:
 
 
 def _check_kind(target: TargetEncoding, given: Mapping[str, Any]) -> None:
-    """Refuse a target of another kind than the estimator predicts, where its arguments do not say otherwise.
-
-    Raises:
-        ArgumentError: it is one.
-    """
+    """Refuse a target of another kind than the estimator predicts, where its arguments do not say otherwise."""
     wants_classes = "classes" in given
     if wants_classes and target.classes is None and given["classes"] is None:
         what, needed = "a number", "a flag or a cat"
@@ -108,11 +100,7 @@ def _check_kind(target: TargetEncoding, given: Mapping[str, Any]) -> None:
 
 
 def _check_classes(classes: Any, target: TargetEncoding) -> None:
-    """Refuse classes that no cell of the target can be, since the schema says what its cells may be.
-
-    Raises:
-        ArgumentTypeError: they are some.
-    """
+    """Refuse classes that no cell of the target can be, since the schema says what its cells may be."""
     if target.classes is None or classes is None or isinstance(classes, str):
         return
     wanted = list(classes)

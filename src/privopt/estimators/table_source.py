@@ -141,11 +141,7 @@ def user_count(private_keys: Any) -> int:
 
 
 def _check_lengths(table: Mapping[Any, Any]) -> None:
-    """Refuse a dictionary that is no table.
-
-    Raises:
-        TableError: its columns are no lists, or differ in length.
-    """
+    """Refuse a dictionary that is no table."""
     if any(isinstance(column, str | bytes) or not hasattr(column, "__len__") for column in table.values()):
         raise TableError("A column of the dictionary is no list: give a list or an array for each column.")
     if len({len(column) for column in table.values()}) > 1:

@@ -27,7 +27,7 @@ from privopt.problems.problem import Problem
 from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Public, Relation, Weighting
 from privopt.queries.received import loss_name
 from privopt.result import Result
-from privopt.solve import Loss, minimize_on
+from privopt.solve import Loss, minimize
 from privopt.solve_arguments import check_payment, posed_problem
 from privopt.solvers.base import Solver
 
@@ -213,9 +213,9 @@ class UserStrategy(Strategy):
         )
         result = UserResult()
         _evaluate(evaluate_fn, 0, initial_arrays, result)
-        result.private = minimize_on(
-            ReceivingEngine(self.public, nodes),
+        result.private = minimize(
             self._problem,
+            ReceivingEngine(self.public, nodes),
             budget=self._budget,
             solver=self._solver,
             start=start,

@@ -24,8 +24,8 @@ from privopt.estimators.linear import (
     RobustClassifier,
     RobustRegressor,
 )
+from privopt.estimators.records import Shape
 from privopt.estimators.setup import Setup
-from privopt.estimators.specification import Shape
 from privopt.estimators.stages import Fitted, StagedPlan
 from privopt.ledger.amounts import Budget
 from privopt.planning.plan import Plan
