@@ -74,7 +74,7 @@ class Records(abc.ABC):
 
     noise: NoiseSource
     choice: UnitsNoise
-    private_targets: NDArray[Any] | None = None
+    private_targets: NDArray[Any] | None
 
     @property
     def kept(self) -> str | None:

@@ -193,6 +193,7 @@ class Specification:
             placement=settled(table.placement, rows, source.width, self.storage, source.most_entries),
             public_count=count,
             columns=source_columns(encoder),
+            private_targets=None,
             noise=noise,
             choice=noise if groups is None else RepeatedChoice.lasting(noise),
         )
