@@ -277,16 +277,16 @@ class UserRecords(NamedTuple):
 
     def taken(self, private_positions: NDArray[np.int64] | NDArray[np.bool_]) -> "UserRecords":
         """Those at some positions, in that order."""
-        return UserRecords(*(private_column[private_positions] for private_column in self))
+        return UserRecords._make(private_column[private_positions] for private_column in self)
 
 
 _KINDS = (np.uint64, np.uint64, np.int64, np.float64, np.bool_)  # of its columns
-_NO_RECORDS = UserRecords(*(np.zeros(0, kind) for kind in _KINDS))
+_NO_RECORDS = UserRecords._make(np.zeros(0, kind) for kind in _KINDS)
 
 
 def joined_records(private_pieces: Sequence[UserRecords]) -> UserRecords:
     """The records of some pieces, one piece behind the other."""
-    return UserRecords(*map(np.concatenate, zip(_NO_RECORDS, *private_pieces, strict=True)))
+    return UserRecords._make(map(np.concatenate, zip(_NO_RECORDS, *private_pieces, strict=True)))
 
 
 class UserLayout(NamedTuple):

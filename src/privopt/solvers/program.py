@@ -121,7 +121,8 @@ class Program(abc.ABC, Generic[P]):
 
     def scaled(self, factor: float) -> Self:
         """The same configured program with the standard deviation of all its noise times `factor`."""
-        return self.with_(noise_multiplier=self.noise_multiplier * factor)
+        program: Any = self
+        return self.with_(noise_multiplier=program.noise_multiplier * factor)
 
     def configure(self, instance: Any) -> Self:
         """Derive what was left open and set the noise to the budget.

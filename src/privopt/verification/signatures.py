@@ -166,6 +166,7 @@ def _public_bytes(path: Path) -> bytes:
     content = _key_file(path)
     of_openssh = content.startswith(b"ssh-")
     load = serialization.load_ssh_public_key if of_openssh else serialization.load_pem_public_key
+    found: Any
     try:
         found = load(content)
     except Exception:  # as above
