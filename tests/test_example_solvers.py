@@ -4,19 +4,24 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from examples.independent_columns import IndependentColumns
 from examples.plain_descent import PlainDescent
 from examples.sampled_descent import SampledDescent
 from examples.streamed_descent import StreamedDescent
+from examples.weights_game import WeightsGame
 
-from privopt import Budget, Problem, Units, losses, minimize
+from privopt import BilinearGame, Budget, Problem, SyntheticData, Units, losses, minimax, minimize
 from privopt.ledger.curves import gaussian_epsilon
 from privopt.planning.task import Instance
 from privopt.public import Public
 from privopt.solvers.base import Solver
+from privopt.solvers.program import Program
+from privopt.testing import check_game, check_synthesizer
 
 FOLDER = Path(__file__).resolve().parent.parent / "examples"
 EXAMPLES = [PlainDescent(steps=100), SampledDescent(), StreamedDescent(steps=100)]
@@ -79,7 +84,31 @@ def test_a_sampled_loop_with_another_clip_and_step_size_compiles_nothing_anew(co
     assert len(compiled) == before
 
 
+@pytest.mark.audit
+def test_the_game_and_the_synthesizer_of_the_page_keep_their_promises() -> None:
+    check_game(WeightsGame(rounds=5))
+    check_synthesizer(IndependentColumns())
+
+
+def test_the_game_of_the_page_finds_the_better_action() -> None:
+    game = BilinearGame(rows=2, columns=2)
+    payoffs = np.tile([1.0, -1.0, 1.0, 1.0], (500, 1))  # the second row costs x less, whatever y does
+    units = Units.from_arrays(payoffs, row_bound=game.row_bound)
+    x, _ = minimax(game, units, budget=Budget(3.0, 1e-6), solver=WeightsGame(), random_state=0).params
+    assert x[1] > 0.9
+
+
+def test_the_synthesizer_of_the_page_draws_its_marginals() -> None:
+    table = {"fits": np.repeat([0, 1], [900, 100])}
+    schema = {"columns": {"fits": {"kind": "flag"}}}
+    asked = SyntheticData(
+        schema, epsilon=3.0, delta=1e-6, n=1000, method=IndependentColumns(), random_state=0
+    )
+    assert asked.fit(table).sample(2000)["fits"].mean() == pytest.approx(0.1, abs=0.03)
+
+
 def test_an_example_names_nothing_private_and_imports_no_data() -> None:
-    for solver in EXAMPLES:
+    everything: list[Program[Any]] = [*EXAMPLES, WeightsGame(), IndependentColumns()]
+    for solver in everything:
         source = (FOLDER / f"{type(solver).__module__.rpartition('.')[2]}.py").read_text(encoding="utf-8")
         assert not [word for word in ("private_", "privopt.data", "privopt.engine") if word in source]
