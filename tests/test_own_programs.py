@@ -19,8 +19,9 @@ from privopt import (
     minimax,
     minimize,
 )
-from privopt.errors import PlanMismatch
+from privopt.errors import BudgetExceeded, PlanMismatch
 from privopt.games.noisy_matrix import NoisyMatrix
+from privopt.ledger.events import NoEvent
 from privopt.planning.task import Task
 from privopt.result import Outcome
 from privopt.solvers.whitening import Whitening
@@ -156,3 +157,46 @@ def test_a_noisy_matrix_plays_other_games_too():
 def test_what_is_ours_is_known_inside_too():
     assert Whitening().is_ours
     assert not replace(Whitening(), inner=PlainDescent()).is_ours
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlansMore(PlainDescent):
+    """Plans for a larger budget than it was given, and spends it."""
+
+    name: ClassVar[str] = "plans more"
+
+    def plan(self, instance):
+        return replace(super().plan(instance), budget=Budget(1000.0, 0.1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlansNothing(NoisyMatrix):
+    """States a free event in its plan."""
+
+    name: ClassVar[str] = "plans nothing"
+
+    def plan(self, instance):
+        return replace(super().plan(instance), event=NoEvent())
+
+
+def test_a_plan_of_ones_own_raises_no_budget() -> None:
+    account = Account(5000.0, 0.5)
+    units = Units.from_arrays(ROWS, LABELS, row_bound=2.0)
+    with pytest.raises(BudgetExceeded, match="epsilon"):
+        minimize(
+            losses.logistic,
+            units,
+            budget=Budget(1.0, 1e-6),
+            solver=PlansMore(noise_multiplier=0.05, step_size=0.1),
+            account=account,
+        )
+    assert account.remaining_epsilon() == Account(5000.0, 0.5).remaining_epsilon()
+
+
+def test_what_is_paid_is_what_is_tried() -> None:
+    account = Account(5000.0, 0.5)
+    game = BilinearGame(rows=2, columns=2)
+    units = Units.from_arrays(GENERATOR.choice([-1.0, 1.0], (100, 4)), row_bound=game.row_bound)
+    with pytest.raises(PlanMismatch, match="plan"):
+        minimax(game, units, budget=Budget(1.0, 1e-6), solver=PlansNothing(), account=account)
+    assert account.remaining_epsilon() == Account(5000.0, 0.5).remaining_epsilon()

@@ -215,7 +215,13 @@ def rehearse(
     """
     ends = _ends_with(solver, problem, public)
     return rehearse_program(
-        solver, lambda curator: solver.solve(curator, problem), data, public, budget, ends
+        solver,
+        lambda curator: solver.solve(curator, problem),
+        data,
+        public,
+        budget,
+        solver.event(public),
+        ends,
     )
 
 

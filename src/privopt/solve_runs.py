@@ -17,6 +17,7 @@ from privopt.engine.protocol import Engine, EngineName
 from privopt.errors import ArgumentError, ArgumentTypeError
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
+from privopt.ledger.event import Event
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.plan import Plan
 from privopt.planning.task import Task
@@ -124,7 +125,8 @@ def announced(choice: tuple[P, str], task: Task[Any]) -> tuple[P, Plan]:
     """
     chosen, reason = choice
     configured = chosen.configure(task)
-    return configured, replace(configured.plan(task), reason=reason)
+    plan = configured.plan(task)  # of a program of the user's own it may state whatever it likes
+    return configured, replace(plan, reason=reason, budget=task.budget)
 
 
 def rehearse_program(
@@ -133,6 +135,7 @@ def rehearse_program(
     data: Units | Engine,
     public: Public,
     budget: Budget,
+    event: Event,
     ends: Callable[[Result], object] | None = None,
 ) -> Derived:
     """Refuse what the engine, a resumption, or a program of the user's own cannot do, before anything is paid for.
@@ -143,13 +146,14 @@ def rehearse_program(
         data: the units, or an engine.
         public: what is public about the units that the program will see.
         budget: what the run may cost.
+        event: what will be paid for.
         ends: looks at what a program of the user's own ends with, in a run without data.
     Returns:
         What it makes of the units.
     Raises:
         Exception: a program of the user's own raised it, or asked for more than it planned, in a run without data.
     """
-    derived, event = Derived(public), program.event(public)
+    derived = Derived(public)
     foresee(program, solve, data, derived)
     rehearsed(solve, public, data, budget, event)
     if not program.is_ours:
@@ -193,7 +197,7 @@ def run_program(
         ValueError, TypeError: the run cannot be; nothing was paid.
         BudgetExceeded: the account cannot pay; no data has been read.
     """
-    derived = rehearse_program(program, solve, data, public, plan.budget, ends)
+    derived = rehearse_program(program, solve, data, public, plan.budget, plan.event, ends)
     with reserved(data, derived.extra()):
         run = Run(
             name or program.title,

@@ -7,8 +7,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from privopt.errors import NotPriceable
 from privopt.ledger.accounting import epsilon
-from privopt.ledger.event import KINDS, Known, Leaf, Spent, event
+from privopt.ledger.event import KINDS, Free, Known, Leaf, Spent, event
 from privopt.ledger.events import (
     BoundedRangeEvent,
     DeltaEvent,
@@ -36,6 +37,7 @@ from privopt.ledger.events import (
     repeat,
     sequence,
 )
+from privopt.ledger.filters import filter_cost
 
 POSITIVE = st.floats(1e-6, 1e6)
 LEAVES = st.one_of(
@@ -157,21 +159,52 @@ def test_a_new_kind_is_one_class_that_is_checked_kept_and_priced() -> None:
         coin = CoinEvent(0.25)
         assert coin.describe() == "a coin that lies, epsilon 0.25"
         assert event_from_dict(json.loads(json.dumps(coin.to_dict()))) == coin
+        with pytest.raises(ValueError, match="epsilon of CoinEvent must be positive and finite"):
+            CoinEvent(0)
+        for delta in (0.0, 1e-6):
+            known = epsilon(Repeated(PureEvent(0.25), 40), delta, "replace-one")
+            assert epsilon(Repeated(coin, 40), delta, "replace-one") == known
     finally:
         del KINDS["CoinEvent"]
-    with pytest.raises(ValueError, match="epsilon of CoinEvent must be positive and finite"):
-        CoinEvent(0)
-    for delta in (0.0, 1e-6):
-        known = epsilon(Repeated(PureEvent(0.25), 40), delta, "replace-one")
-        assert epsilon(Repeated(coin, 40), delta, "replace-one") == known
 
 
-def test_what_is_neither_a_leaf_nor_a_tree_is_not_free() -> None:
+def test_what_is_no_declared_kind_of_event_has_no_price() -> None:
     class Odd(Event):
         words = "nobody knows"
 
-    with pytest.raises(TypeError, match="Odd is neither a leaf nor a tree of events"):
-        leaf_counts(Odd())
+    class Cheap(GaussianEvent):
+        variance = Known(lambda self: math.inf)
+        zcdp = Known(lambda self: 0.0)
+
+    for undeclared in (Odd(), Cheap(0.1), Free()):
+        with pytest.raises(NotPriceable, match="is no declared kind of event"):
+            leaf_counts(undeclared)
+        with pytest.raises(NotPriceable, match="is no declared kind of event"):
+            epsilon(Sequence((undeclared,)), 1e-6, "replace-one")
+
+
+def test_the_name_of_a_kind_is_taken_once() -> None:
+    with pytest.raises(TypeError, match="a kind of event named GaussianEvent already"):
+        event("free")(type("GaussianEvent", (Free,), {}))
+    assert KINDS["GaussianEvent"] is GaussianEvent
+
+
+@pytest.mark.parametrize("value", [math.nan, -5.0])
+def test_what_a_kind_says_of_itself_is_a_price(value: float) -> None:
+    @event("a mistake")
+    class Mistaken(Leaf):
+        zcdp = Known(lambda self: value)
+
+    try:
+        with pytest.raises(ValueError, match="must be at least 0"):
+            filter_cost("zcdp", Mistaken(), 1.0)
+    finally:
+        del KINDS["Mistaken"]
+
+
+def test_a_sequence_in_json_has_its_parts_under_one_name() -> None:
+    with pytest.raises(ValueError, match="not described completely"):
+        event_from_dict({"event": "Sequence", "events": []})
 
 
 def test_leaves_are_counted_without_expanding_anything() -> None:

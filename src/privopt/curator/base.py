@@ -407,12 +407,24 @@ class Curator(abc.ABC):
 
     def _answer_stream(self, request: StreamRequest, state: Any) -> Any:
         """What the mechanism answers from this hidden state."""
-        private_fed = () if request.query is None else (request.source.private_stream_value(request),)
+        private_fed = () if request.query is None else (self._fed(request),)
         bound = () if request.query is None else (request.sensitivity,)
         with self._noting_floats(request.mechanism):
             return getattr(request.mechanism, request.name)(
                 state, self._noise, *private_fed, *bound, **request.arguments
             )
+
+    def _fed(self, request: StreamRequest) -> Any:
+        """The value that a stream is fed with, of a curator that answers as this one does.
+
+        Raises:
+            ValueError: it answers from somewhere else, such as data where this one has none.
+        """
+        if type(request.source) is not type(self):
+            raise ValueError(
+                f"a stream of a {type(self).__name__} cannot be fed by a {type(request.source).__name__}."
+            )
+        return request.source.private_stream_value(request)
 
     def private_stream_value(self, request: StreamRequest) -> Any:
         """The value that a stream is fed with, of these units; without data zeros."""

@@ -120,7 +120,7 @@ class DryRun(Dataless):
     def _answer_stream(self, request: StreamRequest, state: Any) -> Any:
         """Zeros for an answer about data; what is drawn from the hidden state is drawn from one that was fed zeros."""
         if request.query is not None and request.mechanism.request(request.name).releases:
-            return request.source.private_stream_value(request)
+            return self._fed(request)
         return super()._answer_stream(request, state)
 
 

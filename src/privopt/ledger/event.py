@@ -64,6 +64,8 @@ def event(words: str = "") -> Callable[[_Kind], _Kind]:
     """
 
     def declare(kind: _Kind) -> _Kind:
+        if kind.__name__ in KINDS:
+            raise TypeError(f"there is a kind of event named {kind.__name__} already.")
         KINDS[kind.__name__] = kind
         kind.words = words
         return dataclass(frozen=True)(kind)
@@ -115,7 +117,10 @@ class Known:
         self._formula = formula
 
     def __get__(self, leaf: "Leaf", kind: object = None) -> float | None:
-        return self._formula(leaf)
+        known = self._formula(leaf)
+        if known is not None and not known >= 0:
+            raise ValueError(f"what is known of {leaf!r} must be at least 0, got {known!r}.")
+        return known
 
 
 class Leaf(Event):

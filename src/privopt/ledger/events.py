@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
+from privopt.errors import NotPriceable
 from privopt.ledger.event import (
     KINDS,
     Event,
@@ -406,10 +407,12 @@ def leaf_counts(event: Event) -> tuple[dict[Leaf, int], tuple[tuple[Parallel, in
             pending.extend((child, count) for child in reversed(node.events))
         elif isinstance(node, Parallel):
             parallels.append((node, count))
-        elif isinstance(node, Leaf):
+        elif isinstance(node, Leaf) and KINDS.get(type(node).__name__) is type(node):
             leaves[node] = leaves.get(node, 0) + count
         else:
-            raise TypeError(f"{type(node).__name__} is neither a leaf nor a tree of events.")
+            raise NotPriceable(
+                f"{type(node).__name__} is no declared kind of event: nothing is known of its price."
+            )
     return leaves, tuple(parallels)
 
 
@@ -528,6 +531,8 @@ def event_from_dict(values: Mapping[str, Any]) -> Event:
     name, given = values.get("event"), {key: value for key, value in values.items() if key != "event"}
     try:
         if name in KINDS:
+            if "events" in given:
+                raise KeyError("of")
             if "sampling" in given:
                 given["sampling"] = _sampling_from_dict(given["sampling"])
             if isinstance(of := given.pop("of", None), Mapping):
