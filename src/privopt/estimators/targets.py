@@ -62,7 +62,8 @@ def declared_classes(given: Any) -> str:
     """What was declared of the labels, in a sentence; `given` is a list of labels, or text that declares those in y."""
     if isinstance(given, str):
         return "Classes: the user declared that the set of labels in y is public; it was read off y."
-    return f"Classes, given by the user: {', '.join(map(str, given))}."
+    plain = (label.item() if isinstance(label, np.generic) else label for label in given)
+    return f"Classes, given by the user: {', '.join(map(str, plain))}."
 
 
 @final

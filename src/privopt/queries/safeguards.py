@@ -99,7 +99,7 @@ def argues_its_sensitivity(kind: type[MeanQuery]) -> bool:
     for one in kind.__mro__:
         if "sensitivity_argument" in vars(one):
             return bool(str(vars(one)["sensitivity_argument"] or "").strip())
-        if _defines(one, (*_COMPUTED_BY, "sensitivity", "finish")):
+        if _defines(one, (*_COMPUTED_BY, "sensitivity", "finish")) or _overrides(one):
             return False
     return False
 
@@ -151,7 +151,7 @@ def _owner_of_row_form(kind: type[RecordSum]) -> type | None:
     for one in kind.__mro__:
         if "row_form" in vars(one):
             return one
-        if _defines(one, _COMPUTED_BY):
+        if _defines(one, _COMPUTED_BY) or _overrides(one):
             return None
     return None
 
@@ -224,6 +224,18 @@ def _across(
     private_factors: Float[Array, " c"], private_vectors: Float[Array, "c ..."]
 ) -> Float[Array, "c ..."]:
     return jnp.reshape(private_factors, (-1, *(1,) * (private_vectors.ndim - 1)))
+
+
+def _overrides(kind: type) -> bool:
+    """Whether a class that is not the library's replaces anything of its bases but their name in reports.
+
+    The library's queries are made of parts, and what holds of the whole may rest on each of them.
+    """
+    if kind.__module__.startswith("privopt."):
+        return False
+    inherited = {name for base in kind.__mro__[1:] for name in vars(base)}
+    own = {name for name in vars(kind) if not name.startswith("__")}
+    return bool(own & inherited - {"name", "_abc_impl", "sensitivity_argument"})
 
 
 def _defines(kind: type, names: Iterable[str]) -> bool:
