@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.zoo import problem as inventory
+from privopt.zoo import inventory
 
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / "figures" / "raw-and-smoothed.svg"
 PRODUCTS, POINTS, DRAWS = 5, 321, 2000

@@ -90,7 +90,7 @@ def streamed(layout: str, folder: Any) -> Any:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_users_that_are_streamed_are_those_in_memory(layout, block, run, tmp_path, monkeypatch):
     monkeypatch.setattr("privopt.data.record_source.BLOCK_RECORDS", block)
-    for module in ("user_runs", "read_units"):
+    for module in ("user_parts", "read_units"):
         monkeypatch.setattr(f"privopt.data.{module}.AT_ONCE", run)
     expected = in_memory(layout)
     assert len(expected.private_ranges) == part_count(expected.public.n, 1) > 3
@@ -279,7 +279,7 @@ def test_a_fit_has_the_same_transcript_and_model_in_every_order_of_reading(solve
     expected = fitted(in_memory("users"))
     for block, run in ((7, 50), (100, 11)):
         monkeypatch.setattr("privopt.data.record_source.BLOCK_RECORDS", block)
-        for module in ("user_runs", "read_units"):
+        for module in ("user_parts", "read_units"):
             monkeypatch.setattr(f"privopt.data.{module}.AT_ONCE", run)
         engine = streamed("users", tmp_path)
         assert fitted(engine) == expected

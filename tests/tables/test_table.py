@@ -156,7 +156,7 @@ def test_no_statistics_are_read(tmp_path: Path) -> None:
     assert one.private_features.std() > 0
     sources = "".join(
         Path(row_blocks.__file__).parent.joinpath(f"{name}.py").read_text()
-        for name in ("row_blocks", "unpacking", "table", "places")
+        for name in ("row_blocks", "text_stream", "table", "places")
     )
     assert not [word for word in (".statistics", "filters=", "is_stats_set") if word in sources]
 
