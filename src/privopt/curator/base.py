@@ -415,15 +415,10 @@ class Curator(abc.ABC):
             )
 
     def _fed(self, request: StreamRequest) -> Any:
-        """The value that a stream is fed with, of a curator that answers as this one does.
-
-        Raises:
-            ValueError: it answers from somewhere else, such as data where this one has none.
-        """
+        """The value that a stream is fed with; refused of a curator that answers otherwise, such as from data."""
+        source, own = type(request.source).__name__, type(self).__name__
         if type(request.source) is not type(self):
-            raise ValueError(
-                f"a stream of a {type(self).__name__} cannot be fed by a {type(request.source).__name__}."
-            )
+            raise ValueError(f"a stream of a {own} cannot be fed by a {source}.")
         return request.source.private_stream_value(request)
 
     def private_stream_value(self, request: StreamRequest) -> Any:
