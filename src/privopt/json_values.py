@@ -4,8 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
+
+from privopt.later import is_array
 
 MOST_ENTRIES = 64  # of an array that is written out
 
@@ -14,7 +15,7 @@ def plain(value: Any) -> Any:
     """A NumPy scalar, or an array of one number without dimensions, as a Python number; anything else as it is."""
     if isinstance(value, np.generic):
         return value.item()
-    if isinstance(value, np.ndarray | jax.Array) and value.ndim == 0:
+    if is_array(value) and value.ndim == 0:
         return np.asarray(value).item()
     return value
 
@@ -28,7 +29,7 @@ def described_array(value: Any) -> str | None:
     value = plain(value)
     if isinstance(value, Mapping):
         return f"{len(value):,} entries"
-    if not isinstance(value, np.ndarray | jax.Array | list | tuple):
+    if not (is_array(value) or isinstance(value, list | tuple)):
         return None
     shape = np.shape(value)
     size = math.prod(shape)
@@ -44,7 +45,7 @@ def json_value(value: Any) -> Any:
     {'clip': 'infinity', 'steps': [1, 2], 'released': '100 numbers'}
     """
     value = plain(value)
-    if isinstance(value, np.ndarray | jax.Array):
+    if is_array(value):
         return (
             json_value(np.asarray(value).tolist()) if value.size <= MOST_ENTRIES else described_array(value)
         )

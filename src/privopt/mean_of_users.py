@@ -3,7 +3,6 @@
 import math
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from privopt.curator.base import Observer
@@ -13,6 +12,7 @@ from privopt.data import cells
 from privopt.data.units import Units
 from privopt.declared_facts import declared_of_mean
 from privopt.errors import BudgetTooSmall
+from privopt.later import jnp
 from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate

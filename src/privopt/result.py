@@ -4,10 +4,10 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from privopt.curator.transcript import Transcript
+from privopt.later import jax
 from privopt.notebook import card
 from privopt.planning.improvement import Evidence
 from privopt.planning.plan import Finding, Picture, Plan, figure, in_sentences, own_lines, warnings_in

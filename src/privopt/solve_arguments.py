@@ -9,12 +9,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from privopt.data.units import Units
 from privopt.engine.protocol import Engine
+from privopt.later import jax, jnp
 from privopt.ledger.account import checked_account
 from privopt.ledger.amounts import Budget
 from privopt.precision import double_precision
@@ -25,12 +24,15 @@ from privopt.problems.saddle import BilinearGame, Game
 from privopt.public import Public
 from privopt.tables.table import Table
 
-NOT_TRACED = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.NonConcreteBooleanIndexError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerIntegerConversionError,
-)
+
+def _not_traced() -> tuple[type[Exception], ...]:
+    """What JAX raises where a function asks for the values of what it is given."""
+    return (
+        jax.errors.ConcretizationTypeError,
+        jax.errors.NonConcreteBooleanIndexError,
+        jax.errors.TracerArrayConversionError,
+        jax.errors.TracerIntegerConversionError,
+    )
 
 
 def check_arguments(units: Any, budget: Any, account: Any, observer: Any) -> None:
@@ -168,7 +170,7 @@ def _traced(what: str, given: str, compute: Callable[[], Any]) -> Any:
     """What a function of the user's own gives on shapes alone; `what` names it, `given` its arguments."""
     try:
         return compute()
-    except NOT_TRACED as traced:
+    except _not_traced() as traced:
         raise TypeError(
             f"the {what} cannot be differentiated: it turns its arguments into NumPy arrays or Python numbers, or "
             "decides by their values. Write it with jax.numpy in place of NumPy and math, and jnp.where or "
@@ -211,7 +213,7 @@ def _check_black_box(loss: BlackBox, shape: tuple[int, ...], public: Public, sta
         shapes = [jax.ShapeDtypeStruct(one, jnp.float64) for one in ((2, *shape), (public.d,), ())]
         try:
             found = jax.eval_shape(loss.values_at, *shapes)
-        except NOT_TRACED as traced:
+        except _not_traced() as traced:
             raise TypeError(
                 "the black box is declared to be JAX (host=False), but it turns its arguments into NumPy arrays or "
                 "Python numbers, or decides by their values: leave out host=False, and it is called as it is."

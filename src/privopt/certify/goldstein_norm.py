@@ -9,12 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from numpy.typing import ArrayLike, NDArray
 
+from privopt.later import Array, Float, is_array, jax, jnp
 from privopt.precision import double_precision
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.glm import GLMLoss, Loss, RecordLoss
@@ -215,11 +213,7 @@ def _checked(slopes: Any, points: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _as_array(function: Gradient | Problem, x: Any) -> NDArray[np.float64]:
     """The point as an array; a pytree of parameters as a flat vector."""
-    if (
-        isinstance(function, Problem)
-        and function.layout is not None
-        and not isinstance(x, np.ndarray | jax.Array)
-    ):
+    if isinstance(function, Problem) and function.layout is not None and not is_array(x):
         return np.asarray(function.ravel(x), np.float64)
     return np.asarray(x, np.float64)
 

@@ -23,13 +23,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import jax
 import numpy as np
 
 import privopt
 from privopt.curator.run import Run
 from privopt.data.units import Units
 from privopt.engine.protocol import EngineName
+from privopt.later import jax
 from privopt.ledger.amounts import Budget
 from privopt.ledger.default_account import nothing_private
 from privopt.mechanisms.noise import NoiseSource

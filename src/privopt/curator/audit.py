@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +15,7 @@ from privopt.data.participants import GroupDraw
 from privopt.data.places import GivenPlaces, Places
 from privopt.data.units import Units
 from privopt.engine.protocol import Engine, EngineName
+from privopt.later import jnp
 from privopt.ledger.events import EveryUnit, Sampling
 from privopt.ledger.payer import Payer, Unlimited
 from privopt.mechanisms.base import Mechanism

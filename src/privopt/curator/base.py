@@ -18,7 +18,6 @@ from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
-from jaxtyping import Array
 from numpy.typing import NDArray
 
 from privopt.curator import loops, streams
@@ -26,6 +25,7 @@ from privopt.curator.handles import Feed, Held, HiddenMean, OpenStream, Stream, 
 from privopt.curator.transcript import FilterMark, PublicDraw, Release, Transcript, answering
 from privopt.data.blocks import Block, Lineage, block_sizes, require_order
 from privopt.engine.rounding import rounding_bound
+from privopt.later import Array
 from privopt.ledger.events import (
     Event,
     EveryUnit,

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,6 +27,7 @@ from privopt.data.units import Units
 from privopt.engine.choose import engine_on
 from privopt.engine.drawn_rows import most_units
 from privopt.engine.protocol import Engine, EngineName
+from privopt.later import jnp
 from privopt.ledger.events import EveryUnit, Sampling, expected_units
 from privopt.ledger.payer import Payer
 from privopt.mechanisms.base import Mechanism, StreamMechanism

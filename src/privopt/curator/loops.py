@@ -5,15 +5,13 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 from numpy.typing import NDArray
 
 from privopt.curator.handles import Feed, Held, OpenStream, StreamRequest
 from privopt.engine.drawn_rows import row_bytes
 from privopt.engine.rounding import PART_UNITS
+from privopt.later import Array, jax, jnp
 from privopt.ledger.events import Event, EveryUnit, FixedSize, NoEvent, Sampling, expected_units
 from privopt.mechanisms.base import Mechanism, StreamMechanism
 from privopt.mechanisms.objective_perturbation import ObjectiveNoise, PassNoise

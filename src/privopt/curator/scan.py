@@ -16,10 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -29,6 +26,7 @@ from privopt.engine.compiled_loops import traced_sum
 from privopt.engine.drawn_rows import DrawnRows, Handed, drawn_bytes, in_place, most_units, side_by_side
 from privopt.engine.protocol import Engine
 from privopt.engine.rounding import rounding_bound
+from privopt.later import Array, jax, jnp
 from privopt.ledger.events import EveryUnit, FixedSize, Poisson, Sampling, expected_units
 from privopt.mechanisms.base import Mechanism, Sensitivity
 from privopt.mechanisms.noise import NoiseSource

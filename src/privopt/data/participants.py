@@ -41,12 +41,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.compilation import compiled
 from privopt.data.room import MEMORY
 from privopt.data.storage import gather_rows
 from privopt.data.targets import offsets, within
 from privopt.data.units import Units
 from privopt.ledger.events import EveryUnit, FixedSize, Poisson, Sampling
-from privopt.mechanisms.exact_noise import compiled, decimals
+from privopt.mechanisms.exact_noise import decimals
 from privopt.public import Public, Relation
 
 _U = 2.0**-53
@@ -135,7 +136,7 @@ def fixed_positions(batch: int, count: int, generator: np.random.Generator) -> N
     return places
 
 
-@compiled
+@compiled()
 def _select(
     words: NDArray[np.uint64], places: NDArray[np.int64], found: int, place: int, count: int
 ) -> tuple[int, int]:
@@ -169,7 +170,7 @@ def _select(
     return found, place
 
 
-@compiled
+@compiled()
 def _fill(
     words: NDArray[np.uint64],
     start: int,

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from privopt.compilation import compiled
 from privopt.data.room import MEMORY, Room
-from privopt.mechanisms.exact_noise import compiled
 
 # ------------------------------------------------------------------------------------------------------------
 # Rows on a public grid: small integers times a public step for each column, in a half or a quarter of the
@@ -134,7 +134,7 @@ def near_grid(
     return private_steps
 
 
-@compiled
+@compiled()
 def _near(
     private_rows: NDArray[Any],
     steps: NDArray[np.float64],

@@ -1,13 +1,10 @@
 """What a compiled loop computes with the rows that it is handed: the clipped sum over a step's share of them."""
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
-
 from privopt.data.rows import PRODUCT_ROWS
 from privopt.engine.drawn_rows import DrawnRows, Handed
 from privopt.engine.general_path import UnitChunk, row_form_sum, unit_contributions
 from privopt.engine.rounding import BLOCK_ROWS
+from privopt.later import Array, Bool, Float, Int, jax, jnp
 from privopt.public import Public
 from privopt.queries.base import MeanQuery
 from privopt.queries.safeguards import row_form_of

@@ -8,22 +8,20 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.core import config
 from numpy.typing import NDArray
 from scipy import sparse
 
+from privopt.compilation import FAST, compiled
 from privopt.data.rows import GridRows, MappedRows, block_length, take_rows
 from privopt.data.targets import offsets, row_counts
 from privopt.data.units import Units
 from privopt.engine import kernels
 from privopt.engine.kernels import (
-    FAST,
     FORMULAS,
     LARGEST,
     TILE,
     add,
     add_share,
-    compiled,
     exponential,
     gather,
     padded,
@@ -44,8 +42,10 @@ _pools: dict[int, ThreadPoolExecutor] = {}
 
 
 def thread_count() -> int:
-    """How many threads a pass uses: what numba was told (NUMBA_NUM_THREADS), by default the cores of this process."""
-    return max(1, min(int(vars(config)["NUMBA_NUM_THREADS"]), _MOST_LANES))
+    """How many threads a pass uses: NUMBA_NUM_THREADS, by default the cores of this process."""
+    told = os.environ.get("NUMBA_NUM_THREADS", "")
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(int(told) if told.isdecimal() else available, _MOST_LANES))
 
 
 def supports(units: Units, form: RowForm) -> bool:

@@ -8,12 +8,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
 
 from privopt.engine.rounding import BLOCK_ROWS
+from privopt.later import Array, Bool, Float, jax, jnp
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, RecordSum, RowForm, UnitSum, clip_rows_to_ball
 from privopt.queries.lots import LotSum, lots_of

@@ -5,10 +5,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Self
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -39,6 +36,7 @@ from privopt.engine.user_gradients import (
     supports_predictions,
     supports_second_moment,
 )
+from privopt.later import Array, Bool, Float, jax, jnp
 from privopt.ledger.events import Sampling
 from privopt.precision import double_precision
 from privopt.problems.saddle import BilinearGame

@@ -10,17 +10,12 @@ scaled. Records on a grid come as dense rows, see `fast_path`. An empty `index` 
 position p is row (or user) `index[p]`.
 """
 
-import hashlib
 import math
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
 
+from privopt.compilation import EXACT, FAST, compiled, instruction
 from privopt.engine.rounding import BLOCK_ROWS
 from privopt.problems.glm import KernelCode
 
@@ -29,14 +24,7 @@ from privopt.problems.glm import KernelCode
 # Floating point: `FAST` lets the compiler reorder sums and fuse products, which the rounding bound covers (it holds for
 # any order). It never lets it assume that numbers are finite, since guards against NaN rest on that; and the
 # exponential, which rests on exact order, is compiled without reordering.
-#
-# Numba caches compiled code on disk and looks at the file that holds a function, not at those that it calls: a kernel
-# would go on with a table of slopes that has since been edited. So the stamp of a cached function also holds a digest
-# of all files that kernels are made of.
 
-
-FAST = {"reassoc", "contract", "arcp", "nsz"}
-EXACT = {"contract"}
 
 _SCALAR = [int(code) for code in KernelCode if code is not KernelCode.SOFTMAX]
 _LOGISTIC, _SQUARED, _HUBER, _HINGE, _QUANTILE, _POISSON, _RAMP, _CAPPED_ABSOLUTE, _CAPPED_SQUARED = _SCALAR
@@ -45,50 +33,11 @@ FORMULAS = frozenset(_SCALAR)  # the codes that `slopes` knows
 LARGEST = float(np.finfo(np.float64).max)
 
 
-def compiled(flags: set[str], *, inline: bool = False) -> Callable[[Callable[..., Any]], Any]:
-    """Compile by numba, without the lock of the interpreter; cached on disk where there is a place to write."""
-
-    def compile_function(function: Callable[..., Any]) -> Any:
-        options: dict[str, Any] = {
-            "nogil": True,
-            "fastmath": flags,
-            "error_model": "numpy",
-            "forceinline": inline,
-        }
-        try:
-            return _stamped(njit(cache=True, **options)(function))
-        except RuntimeError:  # no writable cache directory
-            return njit(**options)(function)
-
-    return compile_function
-
-
-def _digest_of_sources() -> str:
-    """Of every file that compiled code can come from: the engine's, and the one that numbers the formulas."""
-    engine = Path(__file__).parent
-    files = [*sorted(engine.glob("*.py")), engine.parent / "problems" / "glm.py"]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
-
-
-_SOURCES = _digest_of_sources()
-
-
-def _stamped(function: Any) -> Any:
-    """A compiled function whose cache on disk counts as old where any of the sources has changed."""
-    index = getattr(getattr(function, "_cache", None), "_cache_file", None)  # numba's own, without a promise
-    if index is not None:
-        index._source_stamp = (index._source_stamp, _SOURCES)
-    return function
-
-
-def _intrinsic(function: Callable[..., Any]) -> Any:
-    """An instruction that numba inserts as it is."""
-    return intrinsic(function)
-
-
-@_intrinsic
+@instruction
 def _bits(typingctx: Any, number: Any) -> Any:
     """The bits of a float64 as an int64."""
+    from llvmlite import ir
+    from numba import types
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bitcast(arguments[0], ir.IntType(64))
@@ -96,9 +45,11 @@ def _bits(typingctx: Any, number: Any) -> Any:
     return types.int64(number), generate
 
 
-@_intrinsic
+@instruction
 def _from_bits(typingctx: Any, bits: Any) -> Any:
     """The float64 of given bits."""
+    from llvmlite import ir
+    from numba import types
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bitcast(arguments[0], ir.DoubleType())

@@ -6,19 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.compilation import FAST, compiled
 from privopt.data.rows import MappedRows
 from privopt.data.units import Units
 from privopt.engine.fast_path import in_order, kernel_rows, lane_ends, run_lanes, shrunk
-from privopt.engine.kernels import (
-    FAST,
-    FORMULAS,
-    LARGEST,
-    compiled,
-    exponential,
-    scale_into_ball,
-    slopes,
-    touch,
-)
+from privopt.engine.kernels import FORMULAS, LARGEST, exponential, scale_into_ball, slopes, touch
 from privopt.engine.rounding import BLOCK_ROWS
 from privopt.problems.constraints import L2Ball, Unconstrained
 from privopt.problems.glm import GLMLoss, KernelCode

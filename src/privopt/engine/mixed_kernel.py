@@ -9,14 +9,13 @@ from typing import Any, NamedTuple, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.compilation import FAST, compiled
 from privopt.data.room import MEMORY, Room
 from privopt.engine.kernels import (
-    FAST,
     TILE,
     add,
     add_share,
     clip_scalars,
-    compiled,
     decode,
     gather,
     padded,

@@ -7,13 +7,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from privopt.data.units import Units
 from privopt.engine.rounding import PART_UNITS
+from privopt.later import is_jax, jax, jnp
 from privopt.public import Public, Relation
 from privopt.queries.base import LARGEST_RADIUS, SMALLEST_RADIUS, MeanQuery
 
@@ -173,7 +172,7 @@ def _carried(high: Any, low: Any, plain: Any) -> ExactSum:
 
 
 def _namespace(values: Any) -> Any:
-    return jnp if isinstance(values, jax.Array) else np
+    return jnp if is_jax(values) else np
 
 
 def _power_within(radius: Any, xp: Any) -> Any:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,6 +30,7 @@ from privopt.engine.general_path import (
 from privopt.engine.parts import Range, parts_of, ranges_of, sum_over_parts, total_of_parts
 from privopt.engine.rounding import BlockedSum
 from privopt.engine.user_gradients import host_contributions
+from privopt.later import is_jax, jax
 from privopt.ledger.events import Sampling
 from privopt.precision import double_precision
 from privopt.proofs.huberised_objective import HuberisedObjective
@@ -304,7 +304,7 @@ def with_typed_leaves(query: MeanQuery) -> MeanQuery:
     """The same query with NumPy leaves: how a caller made a number or a point then needs no new compilation."""
 
     def typed(leaf: Any) -> Any:
-        return np.asarray(leaf) if isinstance(leaf, float | jax.Array) else leaf
+        return np.asarray(leaf) if isinstance(leaf, float) or is_jax(leaf) else leaf
 
     leaves, structure = jax.tree.flatten(query)
     return jax.tree.unflatten(structure, map(typed, leaves))

@@ -8,13 +8,11 @@ import math
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from numpy.typing import NDArray
 from scipy import sparse
 
+from privopt.compilation import FAST, compiled
 from privopt.data.rows import MappedRows, Positions, dense_product, take_rows
 from privopt.data.units import Units
 from privopt.engine.fast_path import (
@@ -27,12 +25,10 @@ from privopt.engine.fast_path import (
 )
 from privopt.engine.general_path import UnitChunk, contributions_of_records, values_length
 from privopt.engine.kernels import (
-    FAST,
     FORMULAS,
     TILE,
     add,
     add_share,
-    compiled,
     decode,
     gather,
     padded,
@@ -43,6 +39,7 @@ from privopt.engine.kernels import (
     touch,
 )
 from privopt.engine.rounding import BLOCK_ROWS, BlockedSum
+from privopt.later import Array, Float, jax, jnp
 from privopt.problems.black_box import BlackBox, CallsOfPoints, quiet_calls
 from privopt.problems.losses import GLMLoss
 from privopt.queries.base import MeanQuery, shrunk_radius

@@ -7,7 +7,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Literal, final
 
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -32,6 +31,7 @@ from privopt.estimators.stages import (
     UsableCount,
     common_scale,
 )
+from privopt.later import jnp
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.composition import comparable, dominating

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from privopt.estimators import arguments
+from privopt.later import jnp
 from privopt.problems.losses import GLMLoss
 from privopt.queries.scores import Accuracy, BoundedLoss, Score
 

@@ -4,12 +4,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
 from privopt.curator.handles import HiddenMean
+from privopt.later import jnp
 from privopt.problems.saddle import BilinearGame, Game, Player, Who
 from privopt.problems.vertices import SimplexVertices
 from privopt.queries.base import Query

@@ -8,12 +8,12 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-import jax.numpy as jnp
 import numpy as np
 
 from privopt.curator.base import Curator
 from privopt.games.gradients import Gradients, Strategy
 from privopt.games.rounds import RoundSolver
+from privopt.later import jnp
 from privopt.ledger.events import Event, repeat, sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import saddle

@@ -34,13 +34,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
-import dp_accounting
 import numpy as np
-from dp_accounting.pld import pld_pmf, privacy_loss_distribution
-from dp_accounting.rdp import rdp_privacy_accountant
 from numpy.typing import NDArray
 
 from privopt.errors import NotPriceable
+from privopt.later import deferred
 from privopt.ledger.composition import Alternative, alternatives, rounded_delta, rounded_epsilon
 from privopt.ledger.curves import (
     check_delta,
@@ -71,9 +69,12 @@ TAIL_MASS = 1e-15
 # The library's own orders, thinned where a fixed-size sample costs 30 ms for each.
 RENYI_ORDERS = [1 + k / 10 for k in range(1, 100)] + [*range(11, 25), *range(26, 64, 4), 64, 128]
 
-_Pld = Any  # dp_accounting has no type information
-_REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
-_ADD_OR_REMOVE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+# dp_accounting has no type information, and takes half a second to load: most budgets need nothing of it.
+_Pld = Any
+dp_accounting = deferred("dp_accounting")
+rdp_privacy_accountant = deferred("dp_accounting.rdp.rdp_privacy_accountant")
+pld_pmf = deferred("dp_accounting.pld.pld_pmf")
+privacy_loss_distribution = deferred("dp_accounting.pld.privacy_loss_distribution")
 
 
 def epsilon(
@@ -303,7 +304,7 @@ def _pld(way: Alternative, relation: Relation, interval: float) -> _Pld:
             privacy_loss_distribution.from_gaussian_mechanism(
                 1 / math.sqrt(way.mu_squared),
                 value_discretization_interval=interval,
-                neighboring_relation=_ADD_OR_REMOVE,
+                neighboring_relation=_neighbouring(Relation.ADD_OR_REMOVE_ONE),
             )
         )
     if rho > 0:
@@ -327,7 +328,7 @@ def _poisson_pld(interval: float, multiplier: float, rate: float, relation: Rela
         relation.factor * multiplier,
         value_discretization_interval=interval,
         sampling_prob=rate,
-        neighboring_relation=_REPLACE if relation is Relation.REPLACE_ONE else _ADD_OR_REMOVE,
+        neighboring_relation=_neighbouring(relation),
     )
 
 
@@ -337,7 +338,7 @@ def _mixture_pld(interval: float, multiplier: float, rate: float, sampled_ratio:
         return privacy_loss_distribution.from_gaussian_mechanism(
             multiplier / means[1],
             value_discretization_interval=interval,
-            neighboring_relation=_ADD_OR_REMOVE,
+            neighboring_relation=_neighbouring(Relation.ADD_OR_REMOVE_ONE),
         )
     return privacy_loss_distribution.from_mixture_gaussian_mechanism(
         multiplier, means, [1 - rate, rate], value_discretization_interval=interval
@@ -410,17 +411,19 @@ def _poisson_renyi(
     if relation is Relation.REPLACE_ONE:
         return poisson_replace_one(rate, relation.factor * multiplier, tuple(orders.tolist()))
     sampled = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(multiplier))
-    return _library_renyi(sampled, orders, _ADD_OR_REMOVE)
+    return _library_renyi(sampled, orders, Relation.ADD_OR_REMOVE_ONE)
 
 
 def _fixed_size_renyi(orders: NDArray[np.float64], multiplier: float, sampling: Any) -> NDArray[np.float64]:
     gaussian = dp_accounting.GaussianDpEvent(multiplier)
     sampled = dp_accounting.SampledWithoutReplacementDpEvent(sampling.n, sampling.batch, gaussian)
-    return _library_renyi(sampled, orders, _REPLACE)
+    return _library_renyi(sampled, orders, Relation.REPLACE_ONE)
 
 
 _RENYI: dict[str, Callable[..., NDArray[np.float64]]] = {
-    "laplace": lambda orders, z: _library_renyi(dp_accounting.LaplaceDpEvent(z), orders, _ADD_OR_REMOVE),
+    "laplace": lambda orders, z: _library_renyi(
+        dp_accounting.LaplaceDpEvent(z), orders, Relation.ADD_OR_REMOVE_ONE
+    ),
     "poisson": _poisson_renyi,
     "fixed-size": _fixed_size_renyi,
     "mixture": lambda orders, z, rate, ratio: mixture_add_or_remove(z, rate, ratio, tuple(orders.tolist())),
@@ -428,9 +431,16 @@ _RENYI: dict[str, Callable[..., NDArray[np.float64]]] = {
 }
 
 
-def _library_renyi(event: Any, orders: NDArray[np.float64], relation: Any) -> NDArray[np.float64]:
-    accountant = rdp_privacy_accountant.RdpAccountant(orders.tolist(), neighboring_relation=relation)
+def _library_renyi(event: Any, orders: NDArray[np.float64], relation: Relation) -> NDArray[np.float64]:
+    neighbouring = _neighbouring(relation)
+    accountant = rdp_privacy_accountant.RdpAccountant(orders.tolist(), neighboring_relation=neighbouring)
     return np.asarray(accountant.compose(event).rdp, dtype=np.float64)
+
+
+def _neighbouring(relation: Relation) -> Any:
+    """The relation as `dp_accounting` calls it."""
+    known = dp_accounting.NeighboringRelation
+    return known.REPLACE_ONE if relation is Relation.REPLACE_ONE else known.ADD_OR_REMOVE_ONE
 
 
 # ---- Why a tree of events has no price, in sentences -------------------------------------------------------

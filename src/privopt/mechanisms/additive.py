@@ -4,10 +4,10 @@ import abc
 from dataclasses import dataclass
 from typing import ClassVar, SupportsFloat
 
-import jax
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from privopt.later import Array
 from privopt.ledger.events import Event, GaussianEvent, LaplaceEvent, NonPrivateEvent
 from privopt.mechanisms.base import (
     Mechanism,
@@ -58,9 +58,7 @@ class AdditiveNoise(Mechanism):
             return self.standard(noise, shape)
         return np.zeros(shape, np.int64) if noise.exact else np.zeros(shape)
 
-    def combine(
-        self, private_value: jax.Array, sensitivity: Sensitivity, standard_noise: jax.Array
-    ) -> jax.Array:
+    def combine(self, private_value: Array, sensitivity: Sensitivity, standard_noise: Array) -> Array:
         """Scale the noise and add it, in pure JAX."""
         return traced_release(
             private_value, sensitivity, self.noise_multiplier, standard_noise, norm=self.norm

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn, Protocol, SupportsFloat, SupportsIndex
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from privopt.compilation import compiled
+from privopt.later import Array, is_jax, jax, jnp
 from privopt.ledger.events import Event
-from privopt.mechanisms.exact_noise import COARSEST, FINEST, compiled
+from privopt.mechanisms.exact_noise import COARSEST, FINEST
 from privopt.mechanisms.noise import Draws, Noise, Shape
 from privopt.precision import require_double_precision
 
-Sensitivity = float | NDArray[np.float64] | jax.Array  # a scalar, perhaps traced
+Sensitivity = float | NDArray[np.float64] | Array  # a scalar, perhaps traced
 
 
 class Mechanism(abc.ABC):
@@ -67,9 +67,7 @@ class Mechanism(abc.ABC):
         """Standard noise of this shape, drawn on the host: integers for a lattice, or float64."""
 
     @abc.abstractmethod
-    def combine(
-        self, private_value: jax.Array, sensitivity: Sensitivity, standard_noise: jax.Array
-    ) -> jax.Array:
+    def combine(self, private_value: Array, sensitivity: Sensitivity, standard_noise: Array) -> Array:
         """The released value, in pure JAX inside `jax.enable_x64(True)`; the sensitivity may be traced."""
 
     @abc.abstractmethod
@@ -220,14 +218,14 @@ def checked_sensitivity(sensitivity: SupportsFloat, *, noisy: bool) -> float:
 
 
 def traced_release(
-    private_value: jax.Array,
+    private_value: Array,
     sensitivity: Sensitivity,
     noise_multiplier: float,
-    standard_noise: jax.Array,
+    standard_noise: Array,
     *,
     norm: str = "l2",
     exponent: int | None = None,
-) -> jax.Array:
+) -> Array:
     """The value with noise, in pure JAX, with the guards of `Mechanism`.
 
     With integers for noise the release is on a lattice, and exact, see `lattice`; with floats for noise it is
@@ -364,7 +362,7 @@ def spacing_of(scale: Any, ratio: float) -> Any:
         scale: the sensitivity, a positive and finite float64 array of no dimensions.
         ratio: from `spacing_ratio`.
     """
-    if isinstance(scale, jax.Array):
+    if is_jax(scale):
         bits = jax.lax.bitcast_convert_type(jnp.maximum(scale * ratio, _LEAST_SPACING), jnp.int64)
         return jax.lax.bitcast_convert_type(_rounded_up(bits), jnp.float64)
     return _rounded_up(np.maximum(scale * ratio, _LEAST_SPACING).view(np.int64)).view(np.float64)
@@ -389,7 +387,7 @@ def on_lattice(private_value: Any, spacing: Any, private_noise: Any) -> Any:
 
 def places_of(private_value: Any, spacing: Any) -> Any:
     """k, int64: the nearest lattice points, up to 1/2 + 2^-8; see `on_lattice`."""
-    if not isinstance(private_value, jax.Array):
+    if not is_jax(private_value):
         private_places = np.empty(private_value.shape, np.int64)
         _find_places(private_value.reshape(-1), float(spacing), private_places.reshape(-1))
         return private_places
@@ -402,7 +400,7 @@ def places_of(private_value: Any, spacing: Any) -> Any:
     return private_far + private_near.astype(jnp.int64)
 
 
-@compiled
+@compiled()
 def _find_places(
     private_value: NDArray[np.float64], spacing: float, private_places: NDArray[np.int64]
 ) -> None:
@@ -418,6 +416,6 @@ def _find_places(
         private_places[i] = np.int64(private_far) + np.int64(private_near)
 
 
-def is_integral(noise: NDArray[Any] | jax.Array) -> bool:
+def is_integral(noise: NDArray[Any] | Array) -> bool:
     """Whether noise was drawn for a lattice."""
     return bool(np.issubdtype(noise.dtype, np.integer))

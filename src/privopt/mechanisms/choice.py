@@ -60,11 +60,10 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar, SupportsFloat
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from privopt.later import Array, is_jax, jnp
 from privopt.ledger.events import BoundedRangeEvent, Event, NonPrivateEvent, PureEvent
 from privopt.mechanisms.base import (
     MARGIN,
@@ -124,13 +123,13 @@ def noisy_choice(private_scores: Any, sensitivity: Any, epsilon: float, private_
         epsilon: likewise.
         private_noise: J, int64, drawn with the exponent `choice_exponent(epsilon)`.
     """
-    xp: Any = jnp if isinstance(private_scores, jax.Array) else np
+    xp: Any = jnp if is_jax(private_scores) else np
     return xp.argmax(places_of_scores(private_scores, sensitivity, epsilon) + private_noise)
 
 
 def places_of_scores(private_scores: Any, sensitivity: Any, epsilon: float) -> Any:
     """k, int64: the scores below the best, on the lattice; see `noisy_choice` for the arguments."""
-    xp: Any = jnp if isinstance(private_scores, jax.Array) else np
+    xp: Any = jnp if is_jax(private_scores) else np
     spacing = choice_spacing(sensitivity, epsilon)
     deepest = -xp.minimum(spacing * 2.0 ** (choice_exponent(epsilon) + _DEEP), 2.0**1022)
     private_best = xp.max(xp.where(xp.isnan(private_scores), -math.inf, private_scores))
@@ -208,9 +207,7 @@ class ExponentialMechanism(Mechanism):
             return self.standard(noise, shape)
         return np.zeros(shape, np.int64) if noise.exact else np.zeros(shape)
 
-    def combine(
-        self, private_value: jax.Array, sensitivity: Sensitivity, standard_noise: jax.Array
-    ) -> jax.Array:
+    def combine(self, private_value: Array, sensitivity: Sensitivity, standard_noise: Array) -> Array:
         """The chosen index, in pure JAX; -1 for any scores if the noise is on and the sensitivity infinite."""
         require_double_precision()
         private_scores = jnp.asarray(private_value, jnp.float64)

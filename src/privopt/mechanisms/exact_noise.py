@@ -28,22 +28,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numba import njit
-from numba.core.compiler_lock import global_compiler_lock
 from numpy.typing import NDArray
 
-# ------------------------------------------------------------------------------------------------------------
-# Compilation of the loops over integers: without the interpreter's lock, and kept on disk where that is
-# possible.
-
-
-def compiled(function: Callable[..., Any]) -> Any:
-    """Compile by numba, without the lock of the interpreter; cached on disk where there is a place to write."""
-    try:
-        return njit(cache=True, nogil=True, error_model="numpy")(function)
-    except RuntimeError:  # no writable cache directory
-        return njit(nogil=True, error_model="numpy")(function)
-
+from privopt.compilation import compiled
 
 # ------------------------------------------------------------------------------------------------------------
 # Exact noise on integers: round(2^s X) for an exact standard normal or Laplace X, from the words of a
@@ -122,7 +109,7 @@ def _laplace_table() -> _Table:
     return _table(weights)
 
 
-@compiled
+@compiled()
 def _exp_minus(r: int) -> int:
     """exp(-64 r) for 0 <= r <= 0.02, both in units of 2^-31: a Taylor polynomial, squared six times.
 
@@ -138,7 +125,7 @@ def _exp_minus(r: int) -> int:
     return p
 
 
-@compiled
+@compiled()
 def _fill(
     words: NDArray[np.uint64],
     start: int,
@@ -377,19 +364,13 @@ _sources: "weakref.WeakSet[ExactNoise]" = weakref.WeakSet()
 
 
 def _in_child() -> None:
-    global_compiler_lock.release()
     for source in _sources:
         source.unlock()
 
 
-# A child process would wait for ever for a lock that another thread held when it was forked. Numba's, which is held
-# while something is compiled, also guards the state of the compiler: a fork waits for it.
+# A child process would wait for ever for a lock that another thread held when it was forked.
 if sys.platform != "win32":
-    os.register_at_fork(
-        before=global_compiler_lock.acquire,
-        after_in_parent=global_compiler_lock.release,
-        after_in_child=_in_child,
-    )
+    os.register_at_fork(after_in_child=_in_child)
 
 
 # ---- Gumbel noise on integers: round(2^s G), exactly, by inversion with as many random bits as it takes ----
@@ -418,7 +399,7 @@ _LEAST = 1024  # of c
 _DOUBT = 2.0**-48
 
 
-@compiled
+@compiled()
 def fill_gumbel(
     words: NDArray[np.uint64], start: int, scale: float, doubt: float, out: NDArray[np.int64], done: int
 ) -> tuple[int, int, bool]:

@@ -4,10 +4,10 @@ import math
 from dataclasses import dataclass
 from typing import Any, SupportsFloat
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.later import Array
 from privopt.ledger.events import Event, GaussianEvent, NonPrivateEvent, Sequence, ShiftedGaussianEvent
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.base import Mechanism, Sensitivity, check_multiplier, checked_sensitivity
@@ -75,9 +75,7 @@ class ObjectiveNoise(Mechanism):
         """Standard normals; zeros, without touching the stream, when the noise is off."""
         return noise.normal(shape) if self.noise_multiplier > 0 else np.zeros(shape)
 
-    def combine(
-        self, private_value: jax.Array, sensitivity: Sensitivity, standard_noise: jax.Array
-    ) -> jax.Array:
+    def combine(self, private_value: Array, sensitivity: Sensitivity, standard_noise: Array) -> Array:
         """Refused: a minimiser cannot be computed inside a compiled loop."""
         del private_value, sensitivity, standard_noise
         raise TypeError("the noise sits inside a minimisation: use `release`, not a compiled loop.")
@@ -157,9 +155,7 @@ class PassNoise(Mechanism):
         """Standard normals; zeros, without touching the stream, when the noise is off."""
         return noise.normal(shape) if self.noise_multiplier > 0 else np.zeros(shape)
 
-    def combine(
-        self, private_value: jax.Array, sensitivity: Sensitivity, standard_noise: jax.Array
-    ) -> jax.Array:
+    def combine(self, private_value: Array, sensitivity: Sensitivity, standard_noise: Array) -> Array:
         """Refused: a pass cannot be computed inside a compiled loop."""
         del private_value, sensitivity, standard_noise
         raise TypeError("this is the noise of a whole pass: use `release`, not a compiled loop.")

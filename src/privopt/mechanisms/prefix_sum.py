@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn, SupportsFloat
 
-import jax
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from privopt.later import Array
 from privopt.ledger.events import Event, GaussianEvent, NoEvent, NonPrivateEvent
 from privopt.mechanisms.base import (
     Entry,
@@ -180,9 +180,7 @@ class ItemNoise(Mechanism):
         """Refused: the stream knows which row is next."""
         raise TypeError("a row of correlated noise is drawn by its stream: use `PrefixSum.draw_next`.")
 
-    def combine(
-        self, private_value: jax.Array, sensitivity: Sensitivity, standard_noise: jax.Array
-    ) -> jax.Array:
+    def combine(self, private_value: Array, sensitivity: Sensitivity, standard_noise: Array) -> Array:
         """The item with its noise, in pure JAX."""
         return traced_release(
             private_value, sensitivity, self.noise_multiplier, standard_noise, exponent=self.exponent
@@ -326,9 +324,7 @@ class PrefixSum(StreamMechanism):
         private_draw = np.zeros(shape) if silent else noise.normal(shape)
         return rows.next(private_draw.reshape(-1)).reshape(shape)
 
-    def combine(
-        self, private_item: jax.Array, sensitivity: Sensitivity, correlated_noise: jax.Array
-    ) -> jax.Array:
+    def combine(self, private_item: Array, sensitivity: Sensitivity, correlated_noise: Array) -> Array:
         """What item j adds to the released prefix, in pure JAX inside `jax.enable_x64(True)`."""
         return self.of_item().combine(private_item, sensitivity, correlated_noise)
 

@@ -8,11 +8,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from privopt.curator.base import Curator
+from privopt.later import Array, jnp
 from privopt.mechanisms.base import StreamMechanism
 from privopt.mechanisms.vertex_draws import BestVertex
 from privopt.mechanisms.vertex_stream import VertexSampler

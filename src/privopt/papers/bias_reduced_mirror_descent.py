@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, Literal, Self
 
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +17,7 @@ from privopt.curator.base import Curator
 from privopt.curator.handles import Stream
 from privopt.games.base import GameSolver
 from privopt.games.rounds import Weights, outcome_of, stream_findings, uniform_outcome
+from privopt.later import jnp
 from privopt.ledger import accounting
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.curves import zcdp_rho_budget

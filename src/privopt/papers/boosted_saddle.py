@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from privopt.curator.base import Curator
 from privopt.games.base import GameSolver
 from privopt.games.dual_averaging import SampledDualAveraging
+from privopt.later import jnp
 from privopt.ledger import accounting
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import BoundedRangeEvent, Event, Parallel

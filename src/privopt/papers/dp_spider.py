@@ -9,11 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal, NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
-
 from privopt.curator.base import Curator
+from privopt.later import Array, Bool, Float, jax, jnp
 from privopt.ledger.events import Event, repeat, sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_theory

@@ -8,11 +8,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
-
 from privopt.curator.base import Curator
+from privopt.later import Array, Bool, Float, jax, jnp
 from privopt.ledger.events import Event, Repeated
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_theory

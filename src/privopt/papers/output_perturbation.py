@@ -8,9 +8,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from jaxtyping import Array
-
 from privopt.curator.base import Curator
+from privopt.later import Array
 from privopt.ledger.events import Event, NoEvent
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_theory, huberised

@@ -15,12 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, NamedTuple, Self
 
-import jax.numpy as jnp
-from jaxtyping import Array
-
 from privopt.curator.base import Curator
 from privopt.curator.handles import Held
 from privopt.errors import BudgetTooSmall
+from privopt.later import Array, jnp
 from privopt.ledger.curves import part_of
 from privopt.ledger.events import Event, Parallel, sequence
 from privopt.mechanisms.additive import Gaussian

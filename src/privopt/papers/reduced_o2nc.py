@@ -12,13 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
+from privopt.later import Array, Float, jax, jnp
 from privopt.planning import descent_theory
 from privopt.planning.averaging import MOST_DIRECTIONS, two_point_values
 from privopt.planning.goldstein_bounds import with_method_bounds

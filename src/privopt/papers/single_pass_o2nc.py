@@ -17,12 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
+from privopt.later import Array, jnp
 from privopt.ledger.events import Event, NoEvent, Parallel, Sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.drawable import require_drawable_sums

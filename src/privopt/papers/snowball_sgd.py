@@ -7,9 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jaxtyping import Array
-
 from privopt.curator.base import Curator
+from privopt.later import Array
 from privopt.ledger.events import Event, GaussianEvent, NonPrivateEvent
 from privopt.papers.phased_sgd import STEP_FACTOR
 from privopt.planning import huberised

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
 
 import numpy as np
-from jaxtyping import Array
 
 from privopt.curator.base import Curator
+from privopt.later import Array
 from privopt.ledger.curves import part_of
 from privopt.ledger.events import Event, Parallel, sequence
 from privopt.planning import descent_theory

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
+from privopt.later import Array, jnp
 from privopt.ledger.events import Event, NoEvent, repeat, sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.papers.reduced_o2nc import Estimate, Estimates, ReducedO2NC

@@ -3,12 +3,10 @@
 import math
 from dataclasses import dataclass, replace
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
+from privopt.later import Array, Float, jax, jnp
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import MappedRidge, Regulariser, Ridge, Step
 

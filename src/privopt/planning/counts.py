@@ -59,12 +59,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from privopt.later import Array, jnp
 from privopt.planning import shrinkage
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.task import Instance

@@ -38,10 +38,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 from scipy import optimize, stats
 
+from privopt.later import Array, Float
 from privopt.planning.plan import Finding, Picture, line
 
 CONFIDENCE = 0.95

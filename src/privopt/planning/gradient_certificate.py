@@ -30,8 +30,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Array, Float
 
+from privopt.later import Array, Float
 from privopt.planning.plan import Finding
 from privopt.problems.growth import KL
 

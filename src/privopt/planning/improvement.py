@@ -37,10 +37,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Array
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, ndtr
 
+from privopt.later import Array
 from privopt.ledger.amounts import Budget
 from privopt.ledger.curves import gaussian_epsilon, gaussian_mu
 from privopt.planning.plan import IMPROVEMENT_ENDS, IMPROVEMENT_SHARE, Finding, figure

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Array
 from numpy.typing import NDArray
 
+from privopt.later import Array
 from privopt.ledger.amounts import Budget
 from privopt.ledger.curves import gaussian_mu
 from privopt.planning.plan import FEW_USABLE, UNSEEN_COLUMNS, USABLE, Finding

@@ -27,10 +27,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Float
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, ndtr, ndtri
 
+from privopt.later import Array, Float
 from privopt.planning.coordinates import RowSpectrum
 from privopt.planning.task import Instance
 from privopt.problems.losses import GLMLoss, Logistic, Loss, Quantile, Squared

@@ -27,9 +27,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Array
 from numpy.typing import NDArray
 
+from privopt.later import Array
 from privopt.planning import descent_theory
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.counts import HURRY, RELATIVE, SPREAD, CountsRule, Level

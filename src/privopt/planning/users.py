@@ -14,6 +14,7 @@ import math
 from typing import TYPE_CHECKING
 
 from privopt.errors import BudgetTooSmall
+from privopt.later import Array, jax, jnp
 from privopt.ledger.curves import gaussian_mu
 from privopt.planning.descent_theory import OWN_SLOPE, guess
 from privopt.planning.descent_theory import guess as guess_of
@@ -28,10 +29,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from privopt.json_values import json_value

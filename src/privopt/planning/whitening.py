@@ -37,9 +37,9 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Array
 from numpy.typing import NDArray
 
+from privopt.later import Array
 from privopt.ledger.amounts import Budget
 from privopt.ledger.curves import part_of
 from privopt.planning import descent_theory

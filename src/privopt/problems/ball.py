@@ -13,14 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 from scipy.linalg import eigh_tridiagonal
 
+from privopt.later import Array, Float, jax, jnp
 from privopt.problems.bounded_losses import Capped
 from privopt.problems.glm import GLMLoss, LossFacts, Values
 from privopt.problems.pieces import Pieces

@@ -20,12 +20,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, ClassVar, NoReturn
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from numpy.typing import ArrayLike, NDArray
 
+from privopt.later import Array, Float, jax, jnp
 from privopt.problems.layout import PytreeLayout
 
 _SMALLEST, _LARGEST = 1e-100, 1e100

@@ -13,8 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import jax.numpy as jnp
-
+from privopt.later import jnp
 from privopt.named_arguments import refuses_unknown
 from privopt.problems.glm import GLMLoss, KernelCode, LossFacts, ScalarLoss, Values
 from privopt.problems.pieces import Knot, Pieces, step

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
 from numpy.typing import NDArray
 
+from privopt.later import Array, Bool, Float, jnp
 from privopt.problems.mirror_maps import (
     BallMirror,
     Bounds,

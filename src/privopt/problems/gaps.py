@@ -12,11 +12,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from privopt.later import jax, jnp
 from privopt.precision import double_precision
 from privopt.problems.saddle import Game, Who
 from privopt.problems.vertices import Vertices

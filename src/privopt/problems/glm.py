@@ -19,10 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float
-
+from privopt.later import Array, Float, jax, jnp
 from privopt.problems.black_box import BlackBox
 from privopt.problems.pieces import Pieces, Values
 

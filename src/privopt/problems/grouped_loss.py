@@ -15,11 +15,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
 from numpy.typing import NDArray
 
+from privopt.later import Array, Float, Int, jnp
 from privopt.problems.glm import GLMLoss, LossFacts, ScalarLoss, Values
 
 FLOOR = 0.02  # share below which a group counts less than the others

@@ -5,10 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+
+from privopt.later import Array, Float, is_array, jax, jnp
 
 
 @dataclass(frozen=True)
@@ -92,6 +91,6 @@ class RaveledFunction:
 
 def _is_real(leaf: Any) -> bool:
     """Whether a leaf of parameters holds real numbers, by its type."""
-    if isinstance(leaf, np.ndarray | np.generic | jax.Array | jax.ShapeDtypeStruct):
+    if is_array(leaf) or isinstance(leaf, np.generic | jax.ShapeDtypeStruct):
         return jnp.issubdtype(leaf.dtype, jnp.floating) or jnp.issubdtype(leaf.dtype, jnp.integer)
     return isinstance(leaf, int | float) and not isinstance(leaf, bool)

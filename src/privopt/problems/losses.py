@@ -8,9 +8,7 @@ target of the declared domain.
 import math
 from dataclasses import dataclass
 
-import jax
-import jax.numpy as jnp
-
+from privopt.later import jax, jnp
 from privopt.named_arguments import refuses_unknown
 from privopt.problems.bounded_losses import (
     Absolute,

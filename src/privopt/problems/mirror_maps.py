@@ -14,12 +14,10 @@ import math
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from scipy import integrate, special
 
+from privopt.later import Array, Float, jax, jnp
 from privopt.problems.projections import project_l2_ball, scale_of
 
 Shape: TypeAlias = tuple[int, ...]

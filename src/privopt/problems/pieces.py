@@ -10,8 +10,7 @@ and 1/2 at a jump. Averages over a ball and envelopes of such losses are closed 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-import jax.numpy as jnp
-from jaxtyping import Array, Float
+from privopt.later import Array, Float, jnp
 
 Values: TypeAlias = Float[Array, "..."]
 Argument: TypeAlias = Literal["margin", "residual"]

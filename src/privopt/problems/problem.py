@@ -5,11 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
+from privopt.later import Array, Float, jax, jnp
 from privopt.problems.black_box import BlackBox, CallsOfPoints, quiet_calls
 from privopt.problems.constraints import Box, Constraint, L1Ball, L2Ball, Product, Unconstrained
 from privopt.problems.glm import GLMLoss, Loss, RecordLoss

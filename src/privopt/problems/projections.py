@@ -5,11 +5,10 @@ A matrix is projected as the vector of its entries.
 
 from typing import TypeAlias
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import NDArray
+
+from privopt.later import Array, Bool, Float, Int, jax, jnp
 
 Bracket: TypeAlias = tuple[Float[Array, ""], Float[Array, ""], Int[Array, ""]]  # low, high, halvings
 Weights: TypeAlias = Float[Array, " m"]

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+
+from privopt.later import Array, Float, jax, jnp
 
 Weights: TypeAlias = tuple[float, ...]
 Step: TypeAlias = Float[Array, ""] | float

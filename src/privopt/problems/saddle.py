@@ -15,10 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float
-
+from privopt.later import Array, Float, jax, jnp
 from privopt.problems.constraints import Constraint, Simplex
 from privopt.problems.vertices import Vertices, vertices_of
 from privopt.public import Public

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.later import jnp
 from privopt.problems.ball import Smoothed
 from privopt.problems.glm import GLMLoss, LossFacts, Values
 from privopt.problems.pieces import Pieces

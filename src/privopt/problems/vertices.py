@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from privopt.later import jnp
 from privopt.problems.constraints import Box, Constraint, L1Ball, Polytope, Simplex
 
 MOST_VERTICES = 1_000_000  # of a box, whose vertices are listed

@@ -39,10 +39,9 @@ Source:
 import math
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
+from privopt.later import is_jax, jax, jnp
 from privopt.problems.glm import GLMLoss, Loss
 from privopt.problems.losses import Capped, Huber, Logistic, Poisson, Quantile, Ramp, SmoothedHinge, Softmax
 
@@ -85,7 +84,7 @@ def norm_bound(loss: GLMLoss, prediction_bound: Any) -> Any:
     """
     if isinstance(loss, Logistic):
         return logistic_norm(prediction_bound)
-    if isinstance(prediction_bound, jax.Array):
+    if is_jax(prediction_bound):
         return jnp.full_like(prediction_bound, loss.lipschitz)
     return loss.lipschitz
 
@@ -99,14 +98,14 @@ def diameter_bound(loss: GLMLoss, prediction_bound: Any) -> Any:
 
 def logistic_norm(prediction_bound: Any) -> Any:
     """The largest logistic gradient, in units of R; 1 where the bound is far or no number."""
-    if isinstance(prediction_bound, jax.Array):
+    if is_jax(prediction_bound):
         return jnp.where(prediction_bound <= PREDICTION_BOUNDS[-1], jax.nn.sigmoid(prediction_bound), 1.0)
     return 1.0 / (1.0 + math.exp(-prediction_bound)) if prediction_bound <= PREDICTION_BOUNDS[-1] else 1.0
 
 
 def logistic_diameter(prediction_bound: Any) -> Any:
     """D(rho), in units of R, rounded up; 2 where the bound is far or no number."""
-    if isinstance(prediction_bound, jax.Array):
+    if is_jax(prediction_bound):
         return jnp.where(
             prediction_bound <= PREDICTION_BOUNDS[-1],
             jnp.interp(prediction_bound, PREDICTION_BOUNDS, DIAMETERS),

@@ -14,12 +14,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
+from privopt.later import Array, Float, jax, jnp
 from privopt.problems.constraints import (
     Box,
     CentredBall,

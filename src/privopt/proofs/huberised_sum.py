@@ -9,13 +9,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Protocol
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from numpy.typing import NDArray
 from scipy import sparse
 
+from privopt.later import Array, Float, jax, jnp
 from privopt.problems.glm import ScalarLoss
 from privopt.problems.losses import Logistic, SmoothedHinge
 

@@ -47,12 +47,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from privopt.engine.kernels import FAST, LARGEST, compiled, slopes
+from privopt.compilation import FAST, compiled
+from privopt.engine.kernels import LARGEST, slopes
+from privopt.later import jnp
 from privopt.problems.constraints import CentredBall, L2Ball, Unconstrained
 from privopt.problems.glm import ScalarLoss
 from privopt.problems.losses import SmoothedHinge
@@ -305,7 +306,6 @@ def _rows(private_features: Any, private_positions: NDArray[np.int64]) -> NDArra
 
 
 # ---- The compiled walk through places: clipped gradients, steps, proximal maps, projections, in float64 ----
-# Numba caches compiled code on disk and does not notice a change of `engine.kernels`: see there.
 @compiled(FAST)
 def run_places(
     code: int,

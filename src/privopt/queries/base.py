@@ -19,10 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
-
+from privopt.later import Array, Bool, Float, jax, jnp
 from privopt.ledger.events import EveryUnit, Sampling, expected_units
 from privopt.problems.projections import scale_of
 from privopt.proofs.huberised_objective import HuberisedObjective

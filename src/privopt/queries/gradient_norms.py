@@ -5,12 +5,9 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import Any, ClassVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
-from jaxtyping import Array, Float
 
+from privopt.later import Array, Float, is_traced, jax, jnp
 from privopt.ledger.events import EveryUnit, Sampling
 from privopt.problems.losses import GLMLoss, Loss
 from privopt.problems.projections import scale_of
@@ -77,7 +74,7 @@ class GradientAndCount(GradientSum):
 
     def radius(self) -> Scalar:
         """sqrt(c^2 + h^2)."""
-        if isinstance(self.clip, Tracer) or isinstance(self.height, Tracer):
+        if is_traced(self.clip) or is_traced(self.height):
             return jnp.sqrt(self.clip * self.clip + self.height * self.height)
         return math.hypot(float(self.clip), float(self.height))
 

@@ -3,9 +3,7 @@
 from dataclasses import field
 from typing import Any, ClassVar
 
-import jax.numpy as jnp
-from jaxtyping import Array, Float
-
+from privopt.later import Array, Float, jnp
 from privopt.ledger.events import EveryUnit, Sampling
 from privopt.problems.grouped_loss import GroupedLoss, one_hot
 from privopt.problems.projections import scale_of

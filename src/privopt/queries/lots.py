@@ -9,12 +9,10 @@ from dataclasses import field, replace
 from functools import partial
 from typing import Any, Literal, Self, TypeVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, UInt32
 from numpy.typing import NDArray
 
+from privopt.later import Array, Float, Int, UInt32, jax, jnp
 from privopt.problems.constraints import Constraint, Unconstrained
 from privopt.problems.losses import Loss
 from privopt.problems.problem import Problem

@@ -5,11 +5,10 @@ from dataclasses import field
 from functools import lru_cache
 from typing import Any, ClassVar
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
+from privopt.later import Array, Float, jnp
 from privopt.ledger.events import EveryUnit, Sampling
 from privopt.problems.workload import Workload, strides_of
 from privopt.public import Public, Relation

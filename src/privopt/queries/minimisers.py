@@ -5,11 +5,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
-from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
+from privopt.later import Array, Float, jax
 from privopt.ledger.events import EveryUnit, Sampling
 from privopt.mechanisms.base import Mechanism, StreamMechanism
 from privopt.mechanisms.objective_perturbation import LARGEST_NORMAL, ObjectiveNoise, PassNoise

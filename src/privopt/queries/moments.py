@@ -3,12 +3,10 @@
 import math
 from typing import ClassVar, Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
+from privopt.later import Array, Float, jax, jnp
 from privopt.ledger.events import EveryUnit, Sampling, expected_units
 from privopt.problems.losses import Logistic, ScalarLoss
 from privopt.problems.magnitudes import interval_ends

@@ -3,12 +3,10 @@
 from dataclasses import field
 from typing import Any, ClassVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
+from privopt.later import Array, Float, jax, jnp
 from privopt.ledger.events import EveryUnit, Sampling
 from privopt.problems.saddle import BilinearGame, Game, Who
 from privopt.public import Public

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.later import is_array
 from privopt.ledger.events import Sampling, expected_units
 from privopt.problems import constraints, regularisers
 from privopt.problems.losses import GLMLoss, Loss, RecordLoss
@@ -276,7 +276,7 @@ def _encoded(value: Any, place: str, arrays: dict[str, NDArray[Any]]) -> Any:
         return {"loss": loss_name(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, np.ndarray | np.generic | jax.Array):
+    if is_array(value) or isinstance(value, np.generic):
         arrays[place] = np.asarray(value)
         return {"array": place}
     if isinstance(value, tuple):

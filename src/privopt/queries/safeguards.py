@@ -10,12 +10,7 @@ from enum import Enum
 from functools import cache, partial
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax.extend import core
-from jaxtyping import Array, Float
-
+from privopt.later import Array, Float, deferred, is_array, jax, jnp
 from privopt.ledger.events import Sampling
 from privopt.precision import double_precision
 from privopt.problems.black_box import BlackBox
@@ -247,6 +242,7 @@ def _defines(kind: type, names: Iterable[str]) -> bool:
 # it.
 
 
+core: Any = deferred("jax.extend.core")
 # Parts of the names of JAX's primitives that leave the program; `debug_callback`, `io_callback`, `outfeed`, ...
 _OUTWARDS = ("callback", "infeed", "outfeed", "debug_print")
 
@@ -383,7 +379,7 @@ def _fields_of(query: Any) -> tuple[Field[Any], ...]:
     return fields(query) if is_dataclass(query) else ()
 
 
-def _require_no_effects(traced: core.ClosedJaxpr, what: str) -> None:
+def _require_no_effects(traced: Any, what: str) -> None:
     found = sorted({name for name in _primitives(traced.jaxpr) if any(part in name for part in _OUTWARDS)})
     if found or traced.effects:
         how = ", ".join(found) or ", ".join(sorted(str(effect) for effect in traced.effects))
@@ -393,7 +389,7 @@ def _require_no_effects(traced: core.ClosedJaxpr, what: str) -> None:
         )
 
 
-def _primitives(jaxpr: core.Jaxpr) -> Iterator[str]:
+def _primitives(jaxpr: Any) -> Iterator[str]:
     """The names of all primitives of a program and of the programs inside it."""
     for equation in jaxpr.eqns:
         yield equation.primitive.name
@@ -412,7 +408,7 @@ def _is_ours(kind: type, statics: tuple[Any, ...]) -> bool:
 
 
 def _known(value: Any) -> bool:
-    if value is None or isinstance(value, bool | int | float | str | Enum | np.ndarray | jax.Array):
+    if value is None or is_array(value) or isinstance(value, bool | int | float | str | Enum):
         return True
     if isinstance(value, tuple | list):
         return all(_known(part) for part in value)

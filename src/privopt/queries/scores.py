@@ -4,12 +4,10 @@ import abc
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
 from numpy.typing import NDArray
 
+from privopt.later import Array, Bool, Float, jax, jnp
 from privopt.ledger.events import EveryUnit, Sampling
 from privopt.problems.losses import GLMLoss, Loss, Poisson
 from privopt.problems.projections import scale_of

@@ -4,12 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any, ClassVar, Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
-from jaxtyping import Array, Float
 
+from privopt.later import Array, Float, is_jax, is_traced, jax, jnp
 from privopt.ledger.events import EveryUnit, Sampling, expected_units
 from privopt.problems.losses import GLMLoss, Loss
 from privopt.proofs.gradient_spread import diameter_bound, is_bounded, norm_bound
@@ -78,7 +75,7 @@ class ClippedGradient(AtPoint, Clipped, RecordSum):
         if not (isinstance(loss, GLMLoss) and is_bounded(loss) and isinstance(sampling, EveryUnit)):
             return by_clip
         # A float on the host: this runs at every eager step.
-        xp: Any = jnp if isinstance(self.at, Tracer) else np
+        xp: Any = jnp if is_traced(self.at) else np
         at = xp.asarray(self.at, float)
         with np.errstate(over="ignore"):
             prediction_bound = public.row_bound * xp.sqrt((at * at).sum())
@@ -415,7 +412,7 @@ class MixedGradient(AtPoint, RecordSum):
 
     def weight(self) -> Scalar:
         """The gain as it is used, in [0, 1]; 0 where it is so small that its product with a clip could vanish."""
-        if not isinstance(self.gain, jax.Array):
+        if not is_jax(self.gain):
             gain = float(self.gain)
             return (
                 min(gain, 1.0) if gain >= _LEAST_GAIN else 0.0
@@ -456,7 +453,7 @@ class MixedGradient(AtPoint, RecordSum):
 
 def _weighted(weight: Scalar, bound: Scalar) -> Scalar:
     """weight * bound, and 0 where the weight is, or where the bound is below 0."""
-    if not isinstance(weight, jax.Array) and not isinstance(bound, jax.Array):
+    if not is_jax(weight) and not is_jax(bound):
         if not weight > 0.0:
             return 0.0
         return float(weight) * max(float(bound), 0.0)  # a bound that is not a number stays so: it comes first
@@ -466,7 +463,7 @@ def _weighted(weight: Scalar, bound: Scalar) -> Scalar:
 
 def _array_module(*arrays: Any) -> Any:
     """NumPy, which is cheaper to call, unless one of them is an array of JAX."""
-    return jnp if any(isinstance(array, jax.Array) for array in arrays) else np
+    return jnp if any(is_jax(array) for array in arrays) else np
 
 
 # ------------------------------------------------------------------------------------------------------------

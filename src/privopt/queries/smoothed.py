@@ -7,11 +7,7 @@ Source:
 
 from dataclasses import field
 
-import jax
-import jax.numpy as jnp
-from jax.scipy.special import betainc
-from jaxtyping import Array, Float
-
+from privopt.later import Array, Float, jax, jnp
 from privopt.problems.ball import ball_point, lune_points, smoothed_slope
 from privopt.problems.losses import GLMLoss, Loss
 from privopt.public import Public
@@ -313,7 +309,7 @@ def moved_ball_share(at: Array, anchor: Array, radius: Scalar) -> Array:
     half = jnp.where(
         half < SMALLEST_RADIUS, 0.0, half
     )  # its square is a number in every program, see `distance_of`
-    return betainc(0.5, (jnp.size(at) + 1) / 2, half * half)
+    return jax.scipy.special.betainc(0.5, (jnp.size(at) + 1) / 2, half * half)
 
 
 def smoothed_move(at: Array, anchor: Array, radius: Scalar, clip: Scalar) -> Array:

@@ -4,11 +4,9 @@ import math
 from functools import partial
 from typing import Any, ClassVar
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
 from scipy import stats
 
+from privopt.later import Array, Bool, Float, jax, jnp
 from privopt.ledger.events import EveryUnit, Sampling
 from privopt.proofs import huber_centre as proof
 from privopt.public import Public

@@ -5,10 +5,7 @@ import math
 from dataclasses import field
 from typing import Any, ClassVar, final
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float
-
+from privopt.later import Array, Float, jax, jnp
 from privopt.ledger.events import EveryUnit, Sampling, expected_units
 from privopt.problems.black_box import BlackBox
 from privopt.problems.losses import GLMLoss, Loss

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import jax.numpy as jnp
 import numpy as np
 
 from privopt.curator.replay import Replay
@@ -27,6 +26,7 @@ from privopt.estimators.linear import (
 from privopt.estimators.records import Shape
 from privopt.estimators.setup import Setup
 from privopt.estimators.stages import Fitted, StagedPlan
+from privopt.later import jnp
 from privopt.ledger.amounts import Budget
 from privopt.planning.plan import Plan
 from privopt.planning.row_length import SourceColumn

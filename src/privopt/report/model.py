@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from privopt.json_values import json_value
+from privopt.later import jax
 from privopt.ledger.default_account import Statement
 from privopt.planning.plan import Picture, line
 from privopt.report import words
@@ -94,8 +95,6 @@ class ModelSummary:
     @classmethod
     def of_params(cls, params: Any) -> "ModelSummary":
         """Describe bare parameters: an array or a pytree of arrays, as one list of numbers."""
-        import jax
-
         leaves, _ = jax.tree_util.tree_flatten_with_path(params)
         names: list[str] = []
         values: list[float] = []

@@ -13,10 +13,7 @@ Source:
 import math
 from typing import NamedTuple, Self
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
-
+from privopt.later import Array, Bool, Float, jax, jnp
 from privopt.problems.problem import Problem
 from privopt.solvers.fields import guarded
 

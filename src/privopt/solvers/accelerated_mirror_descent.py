@@ -10,11 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
-
 from privopt.curator.base import Curator
+from privopt.later import Array, Bool, Float, jax, jnp
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_theory, mirror_geometry
 from privopt.planning.task import Forecast, Instance

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
 from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
+from privopt.later import Array, Bool, Float, jax, jnp
 from privopt.ledger.events import Event, NoEvent, sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.choice import ExponentialMechanism

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-import jax.numpy as jnp
-from jaxtyping import Array
-
 from privopt.curator.base import Curator
+from privopt.later import Array, jnp
 from privopt.ledger.events import Event, Repeated
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning.averaging import RELEASE_SECONDS, pass_seconds, value_seconds

@@ -9,13 +9,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
+from privopt.later import Array, jax, jnp
 from privopt.ledger.events import Event, GaussianEvent, NoEvent, NonPrivateEvent, Sequence, leaf_counts
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.choice import ExponentialMechanism

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal, NamedTuple, Self
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
 
 from privopt.curator.base import Curator
+from privopt.later import Array, Bool, Float, jax, jnp
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_theory
 from privopt.planning.coordinates import Coordinates

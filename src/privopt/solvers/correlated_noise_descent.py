@@ -8,15 +8,13 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
 from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
 from privopt.curator.handles import Feed
 from privopt.curator.loops import ReleaseCall
+from privopt.later import Array, Bool, Float, jax, jnp
 from privopt.ledger.events import Event, NoEvent, Parallel, Sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.drawable import require_drawable_sums

@@ -13,9 +13,8 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
-from jaxtyping import Array
-
 from privopt.curator.base import Curator
+from privopt.later import Array
 from privopt.ledger.events import Event, Sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_theory

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 from collections.abc import Callable
 from typing import TypeVar
 
-import jax
-import jax.numpy as jnp
+from privopt.later import jax, jnp
 
 _KEY = "declared"
 AUTO_CLIP = "auto"  # for the field `clip`: chosen privately

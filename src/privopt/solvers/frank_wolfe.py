@@ -11,13 +11,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
+from privopt.later import Array, Float, jax, jnp
 from privopt.ledger.curves import zcdp_rho_budget
 from privopt.ledger.events import Event, Repeated, sequence
 from privopt.mechanisms.additive import Gaussian

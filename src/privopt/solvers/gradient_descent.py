@@ -16,13 +16,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike, NDArray
 
 from privopt.curator.base import Curator
+from privopt.later import Array, Bool, Float, jax, jnp
 from privopt.ledger.events import Event, Sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_theory

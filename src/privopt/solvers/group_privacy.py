@@ -14,9 +14,8 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
-from jaxtyping import Array
-
 from privopt.curator.base import Curator
+from privopt.later import Array
 from privopt.ledger.events import Event
 from privopt.planning.task import Instance
 from privopt.problems.problem import Problem

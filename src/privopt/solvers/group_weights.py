@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
 from privopt.curator.handles import Stream
+from privopt.later import jnp
 from privopt.ledger.events import Event, Repeated
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.vertex_stream import VertexSampler

@@ -3,9 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
-
+from privopt.later import Array, Bool, Float, jnp
 from privopt.problems.problem import Problem
 from privopt.solvers.fields import guarded
 

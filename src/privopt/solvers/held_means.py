@@ -10,12 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self, TypeVar
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from privopt.curator.base import Curator
 from privopt.curator.handles import Held, Stream
+from privopt.later import Array, jnp
 from privopt.ledger.events import Event, Sequence, repeat, sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.tests import GaussianTest, SparseTest, TestedSamples

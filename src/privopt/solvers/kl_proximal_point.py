@@ -15,14 +15,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from privopt.curator.base import Curator
+from privopt.later import Array, Bool, Float, jax, jnp
 from privopt.ledger.events import Event, Repeated, Sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_theory

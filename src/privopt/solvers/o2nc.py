@@ -18,14 +18,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
 from privopt.curator.loops import ReleaseCall
+from privopt.later import Array, Float, jax, jnp
 from privopt.ledger.events import Event, EveryUnit, NoEvent, Parallel, Poisson, Sampling, repeat, sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_theory

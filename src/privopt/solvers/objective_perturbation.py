@@ -10,10 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-import jax.numpy as jnp
-from jaxtyping import Array
-
 from privopt.curator.base import Curator
+from privopt.later import Array, jnp
 from privopt.ledger.events import Event
 from privopt.mechanisms.objective_perturbation import LARGEST_NORMAL, objective_event
 from privopt.planning import descent_theory, huberised

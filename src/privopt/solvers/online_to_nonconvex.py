@@ -13,13 +13,11 @@ Source: Kornowski, Liu, Talwar 2024, Algorithm 2; Cutkosky, Mehta, Orabona 2023,
 import math
 from typing import ClassVar, Literal, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
 
 from privopt.curator.base import Curator
+from privopt.later import Array, Bool, Float, Int, jax, jnp
 from privopt.planning import descent_theory
 from privopt.planning.task import Instance
 from privopt.problems.black_box import BlackBox

@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, Self
 
-import jax.numpy as jnp
-from jaxtyping import Array
-
 from privopt.curator.base import Curator
 from privopt.curator.handles import Stream
 from privopt.errors import BudgetTooSmall
+from privopt.later import Array, jnp
 from privopt.ledger.events import Event, EveryUnit, NoEvent, Parallel, Poisson, Sampling, sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.tests import GaussianTest, SparseTest, TestedSamples

@@ -14,13 +14,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, NamedTuple, Self
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
 from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
+from privopt.later import Array, Bool, Float, jax, jnp
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning.coordinates import Coordinates, RowSpectrum
 from privopt.planning.plan import Finding

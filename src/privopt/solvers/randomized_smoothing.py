@@ -7,11 +7,8 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float, UInt32
-
 from privopt.curator.base import Curator
+from privopt.later import Array, Float, UInt32, jax, jnp
 from privopt.planning.kl_theory import DISTANCE
 from privopt.planning.task import Forecast, Instance
 from privopt.problems.glm import GLMLoss, Loss, RecordLoss

@@ -8,14 +8,12 @@ import math
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 from numpy.typing import NDArray
 
 from privopt import papers
 from privopt.errors import NotPriceable
+from privopt.later import Array, jax, jnp
 from privopt.planning.counts import constant_column
 from privopt.planning.task import Instance
 from privopt.precision import double_precision

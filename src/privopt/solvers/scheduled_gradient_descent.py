@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Array
 
 from privopt.curator.base import Curator
+from privopt.later import Array
 from privopt.ledger.events import Event
 from privopt.planning import descent_theory
 from privopt.planning.descent_theory import budget_shares, predicted_path, trace_ratio

@@ -7,11 +7,10 @@ the result, each by a few released gradients of two numbers.
 import math
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from privopt.curator.base import Curator
+from privopt.later import Array, jnp
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import counts
 from privopt.planning.coordinates import RowSpectrum

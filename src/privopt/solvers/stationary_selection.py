@@ -12,10 +12,8 @@ Source:
 import heapq
 from collections.abc import Sequence
 
-import jax.numpy as jnp
-from jaxtyping import Array
-
 from privopt.curator.base import Curator
+from privopt.later import Array, jnp
 from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.problems.glm import Loss
 from privopt.queries.gradient_norms import GradientNorms

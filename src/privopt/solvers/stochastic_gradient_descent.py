@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal, NamedTuple, Self
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float
-
 from privopt.curator.base import Curator
 from privopt.curator.loops import ReleaseCall
+from privopt.later import Array, Float, jax, jnp
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, EveryUnit, FixedSize, Poisson, Repeated, Sampling
 from privopt.mechanisms.additive import Gaussian

@@ -16,13 +16,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float
-
 from privopt.curator.base import Curator
 from privopt.curator.loops import ReleaseCall
 from privopt.errors import NotPriceable
+from privopt.later import Array, Float, jax, jnp
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, EveryUnit, Poisson, Sampling, repeat, sequence

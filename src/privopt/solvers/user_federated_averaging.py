@@ -13,12 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal, NamedTuple, Self
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
-
 from privopt.curator.base import Curator
 from privopt.curator.handles import Held
+from privopt.later import Array, Bool, Float, jax, jnp
 from privopt.ledger.events import Event, repeat, sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.tests import GaussianTest

@@ -16,11 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
-
 from privopt.curator.base import Curator
+from privopt.later import Array, Bool, Float, jax, jnp
 from privopt.ledger.events import Event, EveryUnit, Poisson, Repeated, Sampling, sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import user_gradient_descent as planning

@@ -10,11 +10,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from privopt.curator.base import Curator
+from privopt.later import Array, jnp
 from privopt.ledger import accounting
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, NoEvent, Parallel, SelectionsEvent, Sequence

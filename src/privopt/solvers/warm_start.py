@@ -9,13 +9,12 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 from numpy.typing import NDArray
 from scipy.stats import qmc
 
 from privopt.curator.base import Curator
+from privopt.later import Array, jnp
 from privopt.ledger.curves import part_of
 from privopt.ledger.events import Event, sequence
 from privopt.mechanisms.choice import ExponentialMechanism

@@ -16,9 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
-from jaxtyping import Array
-
 from privopt.curator.base import Curator
+from privopt.later import Array
 from privopt.ledger.events import Event, sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import counts, improvement, shrinkage

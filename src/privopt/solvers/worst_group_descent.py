@@ -8,13 +8,11 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
 from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
+from privopt.later import Array, Bool, Float, jax, jnp
 from privopt.ledger.events import Event, Repeated, sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_theory

@@ -8,12 +8,11 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
+from privopt.later import Array, jnp
 from privopt.ledger.curves import part_of
 from privopt.ledger.events import Event, Repeated, sequence
 from privopt.mechanisms.additive import Gaussian

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
 from privopt.curator.transcript import Release, Transcript
+from privopt.later import jax
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.planning.averaging import RELEASE_SECONDS, data_bytes, pass_seconds

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +13,7 @@ from privopt.data.places import GivenPlaces, Stretch
 from privopt.data.units import Units
 from privopt.engine.protocol import Engine
 from privopt.engine.reference import ReferenceEngine
+from privopt.later import jnp
 from privopt.ledger.events import EveryUnit, FixedSize, Poisson, Sampling
 from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.noise import NoiseSource

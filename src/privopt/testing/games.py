@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from privopt.data.units import Units
 from privopt.games.base import GameSolver
+from privopt.later import jnp
 from privopt.ledger.amounts import Budget
 from privopt.problems.saddle import BilinearGame, Game
 from privopt.problems.vertices import set_of

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, cast
 
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from privopt.later import jnp
 from privopt.ledger import accounting
 from privopt.ledger.events import Event, GaussianEvent, LaplaceEvent, NonPrivateEvent
 from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, cast
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,6 +23,7 @@ from privopt.curator.transcript import Transcript
 from privopt.data.units import Units
 from privopt.engine.protocol import Engine
 from privopt.errors import BudgetExceeded, PlanMismatch
+from privopt.later import jax
 from privopt.ledger.amounts import Budget
 from privopt.ledger.default_account import nothing_private
 from privopt.ledger.events import Event, leaf_counts

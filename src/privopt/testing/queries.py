@@ -7,13 +7,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TypeAlias
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from privopt.curator.audit import Audit
 from privopt.curator.base import Curator
 from privopt.errors import ArgumentError
+from privopt.later import Array, jax, jnp
 from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
@@ -226,8 +225,8 @@ def require_own_clip(
     )
 
 
-def _clipped(query: RecordSum, features: jax.Array, targets: jax.Array) -> jax.Array:
-    def of_record(private_features: jax.Array, private_target: jax.Array) -> jax.Array:
+def _clipped(query: RecordSum, features: Array, targets: Array) -> Array:
+    def of_record(private_features: Array, private_target: Array) -> Array:
         private_vector = query.record_contribution(private_features, private_target)
         return query.clip_unit(query.without_bad(private_vector))
 

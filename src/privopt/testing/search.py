@@ -7,8 +7,6 @@ from functools import partial
 from itertools import cycle
 from typing import Any, Literal, TypeAlias, TypeVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,6 +20,7 @@ from privopt.engine.protocol import Engine, EngineName
 from privopt.engine.receiving import Asked as AskedOfUnits
 from privopt.engine.receiving import ReceivingEngine
 from privopt.errors import ArgumentError
+from privopt.later import jax, jnp
 from privopt.ledger.events import EveryUnit, Poisson, Sampling
 from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.noise import NoiseSource

@@ -3,11 +3,10 @@
 import math
 from dataclasses import dataclass
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
+from privopt.later import Array, Float, jnp
 from privopt.problems.glm import RecordLoss
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem

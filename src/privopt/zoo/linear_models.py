@@ -5,12 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 from scipy.special import expit
 
+from privopt.later import Array, Float, jnp
 from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
 from privopt.problems.glm import RecordLoss

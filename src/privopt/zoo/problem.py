@@ -9,12 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from numpy.typing import ArrayLike, NDArray
 
+from privopt.later import Array, Float, jax, jnp
 from privopt.precision import double_precision
 from privopt.problems.glm import GLMLoss
 from privopt.problems.growth import KL

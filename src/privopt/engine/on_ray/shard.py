@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
@@ -22,6 +21,7 @@ from privopt.engine.in_process import InProcessEngine
 from privopt.engine.on_ray.layout import PartPlan, SentStep, StoredRows, read_part, require_same
 from privopt.engine.parts import ExactSum, Range
 from privopt.engine.reference import ReferenceEngine
+from privopt.later import is_jax, jax
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.proofs.huberised_objective import HuberisedObjective
@@ -115,7 +115,7 @@ def question_of(query: MeanQuery) -> Question:
 
     leaves, structure = jax.tree.flatten(query)
     form = jax.tree.unflatten(structure, list(range(len(leaves))))
-    typed = [np.asarray(leaf) if isinstance(leaf, float | jax.Array) else leaf for leaf in leaves]
+    typed = [np.asarray(leaf) if isinstance(leaf, float) or is_jax(leaf) else leaf for leaf in leaves]
     return Question(cloudpickle.dumps(form), typed, float(query.radius()))
 
 

@@ -1,0 +1,254 @@
+"""JAX where it is needed: a module says `from privopt.later import jax, jnp`, and JAX is loaded when it is first used.
+
+`jax.jit` and `jax.tree_util.register_...` are remembered until then. Array shapes in annotations are jaxtyping's for
+type checkers, and stand-ins that cost nothing otherwise.
+"""
+
+import functools
+import importlib
+import os
+import sys
+import threading
+from collections.abc import Callable
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING or os.environ.get("PRIVOPT_TYPECHECK") == "1":
+    from jaxtyping import Array, Bool, Float, Int, UInt32
+else:
+
+    class _Shape:
+        """An array of any shape."""
+
+        def __class_getitem__(cls, shape: Any) -> Any:
+            del shape
+            return cls
+
+    Array = Bool = Float = Int = UInt32 = _Shape
+
+__all__ = [
+    "Array",
+    "Bool",
+    "DoublePrecision",
+    "Float",
+    "Int",
+    "UInt32",
+    "deferred",
+    "is_array",
+    "is_double",
+    "is_jax",
+    "is_traced",
+    "jax",
+    "jnp",
+    "namespace",
+]
+
+
+def is_jax(value: Any) -> bool:
+    """Whether a value is an array of JAX, traced or not; does not load JAX."""
+    kind = getattr(sys.modules.get("jax"), "Array", None)
+    return kind is not None and isinstance(value, kind)
+
+
+def is_traced(value: Any) -> bool:
+    """Whether a value is traced by JAX; does not load JAX."""
+    kind = getattr(sys.modules.get("jax.core"), "Tracer", None)
+    return kind is not None and isinstance(value, kind)
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is an array of NumPy or of JAX."""
+    return isinstance(value, np.ndarray) or is_jax(value)
+
+
+def namespace(*values: Any) -> Any:
+    """`jax.numpy` if one of the values is an array of JAX, else NumPy."""
+    return jnp if any(map(is_jax, values)) else np
+
+
+# ---- Loading JAX once, and what waits for it ---------------------------------------------------------------
+
+_lock = threading.RLock()
+_waiting: list[Callable[[], object]] = []
+_loaded: ModuleType | None = None
+_unsettled = 0  # open contexts of double precision, of all threads, that JAX does not know of
+
+
+class _Contexts(threading.local):
+    """The open contexts of double precision of one thread."""
+
+    def __init__(self) -> None:
+        self.open: list[DoublePrecision] = []
+
+
+_contexts = _Contexts()
+
+
+def _load() -> ModuleType:
+    """JAX, with everything registered that waited for it, in the precision that the thread is in."""
+    global _loaded
+    if _loaded is None:
+        with _lock:
+            loaded = importlib.import_module("jax")
+            importlib.import_module("jax.numpy")
+            while _waiting:
+                _waiting.pop(0)()
+            _loaded = loaded
+    for context in _contexts.open:
+        context.settle()
+    return _loaded
+
+
+def _is_loaded() -> bool:
+    """Whether JAX is there, by whomever it was loaded."""
+    return _loaded is not None or hasattr(sys.modules.get("jax"), "numpy")
+
+
+def _when_loaded(register: Callable[[], object]) -> None:
+    """Register now if JAX is there, or as soon as it is."""
+    if _is_loaded():
+        register()
+    else:
+        with _lock:
+            _waiting.append(register)
+
+
+class DoublePrecision:
+    """A context of 64-bit JAX; where JAX is not loaded yet, from the moment on that it is."""
+
+    def __init__(self) -> None:
+        self._context: Any = None
+
+    def __enter__(self) -> None:
+        global _unsettled
+        _contexts.open.append(self)
+        with _lock:
+            _unsettled += 1
+        if _loaded is not None:
+            self.settle()
+
+    def settle(self) -> None:
+        """Enter JAX's own context."""
+        global _unsettled
+        if self._context is None:
+            self._context = _load_context()
+            self._context.__enter__()
+            with _lock:
+                _unsettled -= 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        global _unsettled
+        _contexts.open.remove(self)
+        if self._context is not None:
+            self._context.__exit__(kind, error, trace)
+        else:
+            with _lock:
+                _unsettled -= 1
+
+
+def _load_context() -> Any:
+    assert _loaded is not None
+    return _loaded.enable_x64(True)
+
+
+def is_double() -> bool:
+    """Whether the thread computes in float64; does not load JAX."""
+    if not _is_loaded():
+        return bool(_contexts.open)
+    return bool(_load().config.read("jax_enable_x64"))
+
+
+# ---- What stands for a module until it is used ------------------------------------------------------------
+
+
+class _Deferred:
+    """A module that is loaded by the first name that is read."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(importlib.import_module(self._name), name)
+
+
+def deferred(name: str) -> Any:
+    """The module of this name, loaded when it is first used."""
+    return _Deferred(name)
+
+
+class _Module:
+    """A module of JAX, which is loaded by the first name that is read."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        _load()
+        value = getattr(importlib.import_module(self._name), name)
+        if not _unsettled:  # else some thread has to settle its precision here
+            setattr(self, name, value)
+        return value
+
+
+class _Jitted:
+    """`jax.jit(function, **options)`, made at the first call."""
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        self._options = options
+        functools.update_wrapper(self, function)
+
+    @functools.cached_property
+    def _made(self) -> Any:
+        return _load().jit(self.__wrapped__, **self._options)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._made(*arguments, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._made, name)
+
+    def __reduce__(self) -> str:
+        return self.__qualname__  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class _TreeUtil(_Module):
+    """`jax.tree_util`, whose registrations wait for JAX."""
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("register_"):
+            return super().__getattr__(name)
+
+        def register(kind: Any, *arguments: Any, **named: Any) -> Any:
+            _when_loaded(
+                lambda: getattr(importlib.import_module(self._name), name)(kind, *arguments, **named)
+            )
+            return kind
+
+        return register
+
+
+class _Jax(_Module):
+    """`jax`, whose `jit` waits for the first call."""
+
+    tree_util = _TreeUtil("jax.tree_util")
+
+    @staticmethod
+    def jit(function: Callable[..., Any], **options: Any) -> _Jitted:
+        return _Jitted(function, options)
+
+
+if TYPE_CHECKING:
+    import jax as jax
+    import jax.numpy as jnp
+else:
+    jax, jnp = _Jax("jax"), _Module("jax.numpy")
