@@ -39,6 +39,7 @@ __all__ = [
     "is_array",
     "is_double",
     "is_jax",
+    "is_of",
     "is_traced",
     "jax",
     "jnp",
@@ -46,16 +47,20 @@ __all__ = [
 ]
 
 
+def is_of(value: Any, module: str, name: str) -> bool:
+    """Whether a value is of the class of this name in a module, which need not be loaded: then it is not."""
+    kind = getattr(sys.modules.get(module), name, None)
+    return kind is not None and isinstance(value, kind)
+
+
 def is_jax(value: Any) -> bool:
     """Whether a value is an array of JAX, traced or not; does not load JAX."""
-    kind = getattr(sys.modules.get("jax"), "Array", None)
-    return kind is not None and isinstance(value, kind)
+    return is_of(value, "jax", "Array")
 
 
 def is_traced(value: Any) -> bool:
     """Whether a value is traced by JAX; does not load JAX."""
-    kind = getattr(sys.modules.get("jax.core"), "Tracer", None)
-    return kind is not None and isinstance(value, kind)
+    return is_of(value, "jax.core", "Tracer")
 
 
 def is_array(value: Any) -> bool:
@@ -166,20 +171,28 @@ def is_double() -> bool:
 
 
 class _Deferred:
-    """A module that is loaded by the first name that is read."""
+    """A module, or something in it, that is loaded when it is first called, or a name in it is read."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, module: str, name: str | None) -> None:
+        self._module, self._wanted = module, name
+
+    @property
+    def _loaded(self) -> Any:
+        module = importlib.import_module(self._module)
+        return module if self._wanted is None else getattr(module, self._wanted)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return getattr(importlib.import_module(self._name), name)
+        return getattr(self._loaded, name)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._loaded(*arguments, **named)
 
 
-def deferred(name: str) -> Any:
-    """The module of this name, loaded when it is first used."""
-    return _Deferred(name)
+def deferred(module: str, name: str | None = None) -> Any:
+    """A module, or the function or class of this name in it, loaded when it is first used; not for `isinstance`."""
+    return _Deferred(module, name)
 
 
 class _Module:

@@ -7,11 +7,11 @@ import numpy as np
 
 from privopt.curator.base import Observer
 from privopt.curator.run import Run
-from privopt.curator.transcript import Transcript, tells_what_was_spent
+from privopt.curator.transcript import Transcript
 from privopt.data import cells
 from privopt.data.units import Units
 from privopt.declared_facts import declared_of_mean
-from privopt.errors import BudgetTooSmall
+from privopt.errors import BudgetTooSmall, tells_what_was_spent
 from privopt.later import jnp
 from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
@@ -20,7 +20,7 @@ from privopt.ledger.events import DeltaEvent, Event, GaussianEvent, Sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.tests import GaussianTest
-from privopt.named_arguments import refuses_unknown
+from privopt.named_arguments import check_observer, refuses_unknown
 from privopt.planning.notices import NOISE_IS_OFF, extreme_epsilon
 from privopt.planning.plan import Finding, Plan
 from privopt.planning.stable_mean import (
@@ -35,7 +35,6 @@ from privopt.public import DEFAULT_RECORDS, Public, Relation, real
 from privopt.queries.moments import UserAverage
 from privopt.report.report import PrivacyReport
 from privopt.result import Result
-from privopt.solve_arguments import check_observer
 from privopt.solvers.held_means import ClippedMean, PrivateMean, StableMean, StableMeanAuto
 from privopt.status import Status
 

@@ -97,3 +97,15 @@ def _too_many(owner: str, by_place: Collection[str], by_name: Collection[str]) -
     return ArgumentTypeError(
         f"{owner} takes only {' and '.join(by_place)} without a name: name the others ({', '.join(by_name)}).{keys}"
     )
+
+
+def check_observer(observer: Any) -> None:
+    """Refuse an observer that cannot be called.
+
+    Raises:
+        TypeError: it cannot.
+    """
+    if not (observer is None or callable(observer)):
+        raise TypeError(
+            f"observer must be a function of (name, count) or None, got {type(observer).__name__}."
+        )

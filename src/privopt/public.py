@@ -15,6 +15,7 @@ STORAGES = ("float32", "float64", "int16", "int8")  # of dense rows
 INTEGER_STORAGES = ("int16", "int8")
 COLUMN_BYTES, START_BYTES = 4, 8  # of an entry of a CSR row, besides its value; of where a row begins
 DEFAULT_RECORDS = 100  # of a user that are used, where nothing is said
+CAPS = (1, 10, 100, 1000)  # on the records of a user, as they are compared
 MOST_UNITS = 10**12
 DEFAULT_WEIGHTING: Weighting = "record"
 

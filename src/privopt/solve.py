@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from privopt.curator.base import Observer
-from privopt.curator.transcript import tells_what_was_spent
 from privopt.data.storage import Derived
 from privopt.data.units import Units
 from privopt.declared_facts import declared_of_problem
 from privopt.engine.protocol import Engine, EngineName
+from privopt.errors import tells_what_was_spent
 from privopt.games.base import GameSolver
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget

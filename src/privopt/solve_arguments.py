@@ -16,6 +16,7 @@ from privopt.engine.protocol import Engine
 from privopt.later import jax, jnp
 from privopt.ledger.account import checked_account
 from privopt.ledger.amounts import Budget
+from privopt.named_arguments import check_observer
 from privopt.precision import double_precision
 from privopt.problems.black_box import BlackBox, try_on_made_up_records
 from privopt.problems.glm import GLMLoss, RecordLoss
@@ -61,18 +62,6 @@ def check_payment(budget: Any, account: Any, observer: Any) -> None:
         )
     checked_account(account)
     check_observer(observer)
-
-
-def check_observer(observer: Any) -> None:
-    """Refuse an observer that cannot be called.
-
-    Raises:
-        TypeError: it cannot.
-    """
-    if not (observer is None or callable(observer)):
-        raise TypeError(
-            f"observer must be a function of (name, count) or None, got {type(observer).__name__}."
-        )
 
 
 def posed_problem(problem: Any, start: Any) -> Problem:

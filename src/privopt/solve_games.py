@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from privopt.curator.base import Observer
-from privopt.curator.transcript import tells_what_was_spent
 from privopt.data.units import Units
 from privopt.declared_facts import declared_of_game
 from privopt.engine.protocol import Engine, EngineName
+from privopt.errors import tells_what_was_spent
 from privopt.games.base import GameSolver
 from privopt.games.registry import GAME_SOLVERS, choose_game
 from privopt.ledger.account import Account

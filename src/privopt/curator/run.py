@@ -27,12 +27,12 @@ from privopt.curator.journals import (
 )
 from privopt.curator.local import LocalCurator
 from privopt.curator.resumed import Rehearsal, ResumedCurator, refusal
-from privopt.curator.transcript import Transcript, begun
+from privopt.curator.transcript import Transcript
 from privopt.data.blocks import Block, block_assignment
 from privopt.data.places import Places
 from privopt.data.units import Units
 from privopt.engine.protocol import Engine, EngineName
-from privopt.errors import AccountError, ArgumentError, PrivoptError
+from privopt.errors import AccountError, ArgumentError, PrivoptError, begun
 from privopt.json_values import json_value
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget

@@ -4,48 +4,77 @@ A fit says everything public first (`Setup`), turns the arrays into privacy unit
 parameters, and translates them back. A fitted model keeps no data, no noise and no curator.
 """
 
+from __future__ import annotations
+
 import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
-from privopt.curator.base import Observer
-from privopt.curator.journals import asking
-from privopt.curator.transcript import tells_what_was_spent
-from privopt.data.rows import Storage
+from privopt.errors import tells_what_was_spent
 from privopt.estimators import arguments
-from privopt.estimators.penalties import Penalty
-from privopt.estimators.records import Records, Shape, given_back
-from privopt.estimators.search import Candidate, SearchPlan, plan_search, run_search
-from privopt.estimators.searched import describe_strength, in_search, marked
-from privopt.estimators.setup import Setup
-from privopt.estimators.specification import Specification
-from privopt.estimators.stages import Fitted, StagedPlan, fit_in_stages, plan_fit
-from privopt.estimators.table_arguments import arguments_of, asked_of_a_table
-from privopt.estimators.targets import Target
-from privopt.ledger.account import Account, checked_account
-from privopt.ledger.amounts import Budget
-from privopt.mechanisms.noise import NoiseSource
-from privopt.named_arguments import NamedArguments, refuses_unknown
-from privopt.planning.plan import Plan
-from privopt.planning.task import Instance
-from privopt.planning.users import CAPS, CapPrice, compare_caps
-from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Relation, Weighting
-from privopt.replays.recipes import asked_of, recipe_of_fit
-from privopt.report.kept import Recipe
-from privopt.report.report import PrivacyReport
-from privopt.solve import minimize
-from privopt.solve_arguments import check_observer
-from privopt.solvers.base import Solver
-from privopt.tables.encoder import TabularEncoder
-from privopt.tables.table import Table
-from privopt.tables.values import TargetReading
+from privopt.later import deferred, is_of
+from privopt.named_arguments import NamedArguments, check_observer, refuses_unknown
+from privopt.public import CAPS, DEFAULT_RECORDS, DEFAULT_WEIGHTING, Relation, Weighting
+
+if TYPE_CHECKING:
+    from privopt.curator.base import Observer
+    from privopt.curator.journals import asking
+    from privopt.data.rows import Storage
+    from privopt.estimators.penalties import Penalty
+    from privopt.estimators.records import Records, Shape, given_back
+    from privopt.estimators.search import Candidate, SearchPlan, plan_search, run_search
+    from privopt.estimators.searched import describe_strength, in_search, marked
+    from privopt.estimators.setup import Setup
+    from privopt.estimators.specification import Specification
+    from privopt.estimators.stages import Fitted, StagedPlan, fit_in_stages, plan_fit
+    from privopt.estimators.table_arguments import arguments_of, asked_of_a_table
+    from privopt.estimators.targets import Target
+    from privopt.ledger.account import Account, checked_account
+    from privopt.ledger.amounts import Budget
+    from privopt.mechanisms.noise import NoiseSource
+    from privopt.planning.plan import Plan
+    from privopt.planning.task import Instance
+    from privopt.planning.users import CapPrice, compare_caps
+    from privopt.replays.recipes import asked_of, recipe_of_fit
+    from privopt.report.kept import Recipe
+    from privopt.report.report import PrivacyReport
+    from privopt.solve import minimize
+    from privopt.solvers.base import Solver
+    from privopt.tables.encoder import TabularEncoder
+    from privopt.tables.table import Table
+    from privopt.tables.values import TargetReading
+else:  # a fit loads them, an import does not
+    asking = deferred("privopt.curator.journals", "asking")
+    given_back = deferred("privopt.estimators.records", "given_back")
+    Candidate = deferred("privopt.estimators.search", "Candidate")
+    plan_search = deferred("privopt.estimators.search", "plan_search")
+    run_search = deferred("privopt.estimators.search", "run_search")
+    describe_strength = deferred("privopt.estimators.searched", "describe_strength")
+    in_search = deferred("privopt.estimators.searched", "in_search")
+    marked = deferred("privopt.estimators.searched", "marked")
+    Setup = deferred("privopt.estimators.setup", "Setup")
+    Specification = deferred("privopt.estimators.specification", "Specification")
+    Fitted = deferred("privopt.estimators.stages", "Fitted")
+    StagedPlan = deferred("privopt.estimators.stages", "StagedPlan")
+    fit_in_stages = deferred("privopt.estimators.stages", "fit_in_stages")
+    plan_fit = deferred("privopt.estimators.stages", "plan_fit")
+    arguments_of = deferred("privopt.estimators.table_arguments", "arguments_of")
+    asked_of_a_table = deferred("privopt.estimators.table_arguments", "asked_of_a_table")
+    checked_account = deferred("privopt.ledger.account", "checked_account")
+    NoiseSource = deferred("privopt.mechanisms.noise", "NoiseSource")
+    Instance = deferred("privopt.planning.task", "Instance")
+    compare_caps = deferred("privopt.planning.users", "compare_caps")
+    asked_of = deferred("privopt.replays.recipes", "asked_of")
+    recipe_of_fit = deferred("privopt.replays.recipes", "recipe_of_fit")
+    Recipe = deferred("privopt.report.kept", "Recipe")
+    minimize = deferred("privopt.solve", "minimize")
 
 HOLDOUT, SELECTION_SHARE = 0.2, 0.5  # of the choice of a penalty's strength
 
@@ -162,7 +191,7 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
             BudgetExceeded: the account cannot pay; no data have been read.
         """
         check_observer(observer)
-        if isinstance(X, Table):
+        if is_of(X, "privopt.tables.table", "Table"):
             return self._fit_table(X, y, groups, observer)
         self.encoder_ = None
         given = self._specification()

@@ -11,11 +11,10 @@ from scipy.special import expit
 from sklearn.utils.validation import column_or_1d
 
 from privopt.curator.base import Observer
-from privopt.curator.transcript import tells_what_was_spent
 from privopt.data import cells
 from privopt.data.containers import check_column
 from privopt.data.targets import check_targets
-from privopt.errors import ArgumentError
+from privopt.errors import ArgumentError, tells_what_was_spent
 from privopt.estimators.groups import Groups, coded_targets, sensitive_codes
 from privopt.estimators.linear import LOG_ODDS, TwoClassScores
 from privopt.estimators.setup import Setup

@@ -1,9 +1,11 @@
 """Private linear classifiers."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, final, get_args
+from typing import TYPE_CHECKING, Any, Literal, final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +14,19 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 
 from privopt.estimators import arguments
 from privopt.estimators.base import PenalisedModel, PrivateLinearModel
-from privopt.estimators.penalties import Penalty
-from privopt.estimators.scaling import RowLengths
-from privopt.estimators.search import measured
 from privopt.estimators.table_arguments import in_batches
 from privopt.estimators.targets import Target, TargetScaling, declared_classes
+from privopt.later import deferred
 from privopt.problems import losses
-from privopt.problems.glm import GLMLoss
 from privopt.public import real
+
+if TYPE_CHECKING:
+    from privopt.estimators.penalties import Penalty
+    from privopt.estimators.scaling import RowLengths
+    from privopt.estimators.search import measured
+    from privopt.problems.glm import GLMLoss
+else:
+    measured = deferred("privopt.estimators.search", "measured")
 
 LOG_ODDS = "the log-odds of the one class against the other, as headed"
 PLAIN = (np.bool_, np.integer, np.str_)  # kinds of labels that Python has an equal of

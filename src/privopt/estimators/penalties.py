@@ -1,21 +1,21 @@
 """What keeps the weights small or sparse: a penalty, or an l1 ball, from the arguments of an estimator. Public."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
 
 from privopt.estimators import arguments
-from privopt.planning import descent_theory
-from privopt.planning.plan import Plan
-from privopt.planning.task import Instance
-from privopt.planning.user_gradient_descent import first_clip
-from privopt.planning.user_whitening import default_user_ridge
-from privopt.planning.whitening import default_ridge
 from privopt.problems.constraints import Box, Constraint, L1Ball, Product, Unconstrained
 from privopt.problems.regularisers import L1, ElasticNet, GroupLasso, NoRegulariser, Regulariser, Ridge
 from privopt.public import real
+
+if TYPE_CHECKING:
+    from privopt.planning.plan import Plan
+    from privopt.planning.task import Instance
 
 Penalty = Literal["l2", "l1", "elasticnet", "group"]
 PENALTIES = ("l2", "l1", "elasticnet", "group", None)
@@ -276,6 +276,10 @@ def default_strength(penalty: PenaltyArguments, instance: Instance) -> float:
         instance: the loss, sizes and bounds, and the budget of the fit. For an infinite one 0.1 / n, which is where
             ridges of records end as the budget grows; of users, and for other penalties, 1 / n.
     """
+    from privopt.planning import descent_theory, whitening  # late: for a fit alone
+    from privopt.planning.user_gradient_descent import first_clip
+    from privopt.planning.user_whitening import default_user_ridge
+
     if not instance.is_private and (instance.public.by_user or penalty.is_sparse):
         return 1.0 / instance.public.n
     if instance.public.by_user:
@@ -283,5 +287,5 @@ def default_strength(penalty: PenaltyArguments, instance: Instance) -> float:
             return default_user_ridge(instance)
         return descent_theory.noise_of_one(instance, first_clip(instance))
     if not penalty.is_sparse:
-        return default_ridge(instance)
+        return whitening.default_ridge(instance)
     return descent_theory.noise_of_one(instance, descent_theory.default_clip(instance))

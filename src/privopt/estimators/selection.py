@@ -20,8 +20,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from privopt.curator.journals import asking
-from privopt.curator.transcript import tells_what_was_spent
-from privopt.errors import ArgumentTypeError
+from privopt.errors import ArgumentTypeError, tells_what_was_spent
 from privopt.estimators import arguments
 from privopt.estimators.base import PrivateLinearModel
 from privopt.estimators.records import Shape

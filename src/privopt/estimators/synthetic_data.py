@@ -12,14 +12,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from privopt.curator.base import Observer
 from privopt.curator.journals import asking
-from privopt.curator.transcript import tells_what_was_spent
 from privopt.data.units import Units
+from privopt.errors import tells_what_was_spent
 from privopt.estimators import arguments, table_source
 from privopt.estimators.table_source import asked_workload
 from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
-from privopt.named_arguments import NamedArguments, refuses_unknown
+from privopt.named_arguments import NamedArguments, check_observer, refuses_unknown
 from privopt.planning.plan import UNREAD_CELLS, Finding, Picture, Plan, bars
 from privopt.planning.row_length import CELL_CAUSES, LEAST_SHARE, SURE
 from privopt.planning.task import Task
@@ -30,7 +30,6 @@ from privopt.replays.recipes import asked_of
 from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport
 from privopt.result import Result
-from privopt.solve_arguments import check_observer
 from privopt.solve_runs import announced, run_program
 from privopt.synthesis.base import (
     Model,

@@ -1,9 +1,11 @@
 """What a table in files says for a fit: its encoder, and the arguments that its schema stands for."""
 
+from __future__ import annotations
+
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import narwhals as nw
 import numpy as np
@@ -13,10 +15,13 @@ from sklearn.utils.validation import check_is_fitted
 from privopt.data import cells
 from privopt.data.containers import as_frame
 from privopt.errors import ArgumentError, ArgumentTypeError
-from privopt.planning.row_length import FLAG, LEVEL, NUMBER, SourceColumn
-from privopt.tables.encoder import TabularEncoder
-from privopt.tables.schema import Schema, TargetEncoding
-from privopt.tables.table import Table
+from privopt.later import is_of
+
+if TYPE_CHECKING:
+    from privopt.planning.row_length import SourceColumn
+    from privopt.tables.encoder import TabularEncoder
+    from privopt.tables.schema import TargetEncoding
+    from privopt.tables.table import Table
 
 Predicted = TypeVar("Predicted")
 
@@ -117,6 +122,9 @@ def source_columns(encoder: TabularEncoder) -> tuple[SourceColumn, ...]:
 
     None where a record with a missing cell counts as zero.
     """
+    from privopt.planning.row_length import SourceColumn  # late: for tables alone
+    from privopt.tables.schema import Schema
+
     if encoder.missing == "zero":
         return ()
     described = {column.name: column for column in Schema.from_json(encoder.schema).columns}
@@ -136,6 +144,8 @@ def source_columns(encoder: TabularEncoder) -> tuple[SourceColumn, ...]:
 
 def _usual(kind: str, numeric_range: tuple[float, float]) -> float:
     """The spread that readable cells usually have about a missing one."""
+    from privopt.planning.row_length import FLAG, LEVEL, NUMBER  # late: for tables alone
+
     if kind in ("num", "date"):
         return NUMBER * (numeric_range[1] / 2 - numeric_range[0] / 2) ** 2
     return FLAG if kind == "flag" else LEVEL
@@ -147,7 +157,7 @@ def in_batches(method: Callable[[Any, Any], Predicted]) -> Callable[[Any, Any], 
     @functools.wraps(method)
     def predicted(self: Any, X: Any) -> Any:
         check_is_fitted(self)
-        if not isinstance(X, Table):
+        if not is_of(X, "privopt.tables.table", "Table"):
             _check_encoded(X, self.encoder_)
             return method(self, X)
         encoder = X.encoder() if self.encoder_ is None else self.encoder_

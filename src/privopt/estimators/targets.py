@@ -1,5 +1,7 @@
 """What is predicted, as a value: classes, numbers or counts, with its loss, its scaling and its words. Public."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
@@ -9,11 +11,11 @@ from numpy.typing import NDArray
 
 from privopt.estimators import arguments
 from privopt.later import jnp
-from privopt.problems.losses import GLMLoss
-from privopt.queries.scores import Accuracy, BoundedLoss, Score
 
 if TYPE_CHECKING:
     from privopt.estimators.groups import Groups
+    from privopt.problems.losses import GLMLoss
+    from privopt.queries.scores import Score
 
 Floats = NDArray[np.float64]
 
@@ -105,6 +107,8 @@ class Target:
     @property
     def score(self) -> Score:
         """How well a prediction fits one record, for a charged selection."""
+        from privopt.queries.scores import Accuracy, BoundedLoss  # late: for a selection alone
+
         if self.scaling is None:
             return Accuracy()
         if self.cap is not None:

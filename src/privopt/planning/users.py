@@ -36,7 +36,7 @@ from privopt.json_values import json_value
 from privopt.ledger.curves import gaussian_epsilon
 from privopt.precision import double_precision
 from privopt.problems.problem import Problem
-from privopt.public import of_users
+from privopt.public import CAPS, of_users
 
 FEWEST_USERS = 20  # that any plan is made for: one of fewer is most of a mean by itself
 FAINT = 0.1  # the noise of one mean from which on a plan warns
@@ -248,9 +248,6 @@ def _shape(problem: Problem, rows: Array) -> tuple[int, ...]:
 # ------------------------------------------------------------------------------------------------------------
 # What protecting users costs beside protecting records, and what a cap on their records does, from public
 # numbers.
-
-
-CAPS = (1, 10, 100, 1000)
 
 
 @dataclass(frozen=True, kw_only=True)

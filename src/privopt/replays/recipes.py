@@ -2,14 +2,13 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from privopt import papers
+from privopt import papers, solvers
 from privopt.ledger.amounts import Budget
 from privopt.problems import constraints, losses, regularisers
 from privopt.problems.constraints import Constraint
@@ -112,9 +111,8 @@ class Unwritten(ValueError):
     """A value has no such form; the sentence says which."""
 
 
-def _classes() -> dict[str, type]:
-    made = [make.func if isinstance(make, partial) else make for make in SOLVERS.values()]
-    solvers = {cast("type", one if isinstance(one, type) else type(one())) for one in made}
+def _parts() -> dict[str, type]:
+    """Losses, regularisers, constraint sets, and what puts them together."""
     parts = {
         value
         for module in (constraints, losses, regularisers)
@@ -123,22 +121,19 @@ def _classes() -> dict[str, type]:
         and issubclass(value, Constraint | GLMLoss | Regulariser)
         and dataclasses.is_dataclass(value)
     }
-    inner = {
-        type(value) for make in SOLVERS.values() for value in _fields_of(make()) if isinstance(value, Solver)
-    }
-    return {one.__name__: one for one in {*solvers, *parts, *inner, Problem, KL}}
+    return {one.__name__: one for one in {*parts, Problem, KL}}
 
 
-def _fields_of(value: Any) -> Iterable[Any]:
-    return (getattr(value, field.name) for field in dataclasses.fields(value))
-
-
-KINDS = _classes()
+PARTS = _parts()
+OFFERED = frozenset(name for make in SOLVERS.values() for name in make.classes)
 
 
 def _kind(name: str) -> type | None:
-    """The class of such values; a published solver's is loaded where it occurs."""
-    return getattr(papers, name) if name in papers.SOLVERS.values() else KINDS.get(name)
+    """The class of such values; a solver's is loaded where it occurs."""
+    if name in PARTS:
+        return PARTS[name]
+    room = solvers if name in OFFERED else papers if name in papers.SOLVERS.values() else None
+    return None if room is None else getattr(room, name)
 
 
 def written(value: Any) -> Any:

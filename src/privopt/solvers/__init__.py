@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from privopt.solvers.curvature_probe import CurvatureProbe
     from privopt.solvers.frank_wolfe import FrankWolfe
     from privopt.solvers.gradient_descent import GradientDescent
+    from privopt.solvers.group_privacy import GroupPrivacy as GroupPrivacy
     from privopt.solvers.kl_proximal_point import KLProximalPoint
     from privopt.solvers.kl_spider import KLSpider
     from privopt.solvers.o2nc import O2NC
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
     from privopt.solvers.svrg import SVRG
     from privopt.solvers.user_federated_averaging import UserFederatedAveraging
+    from privopt.solvers.user_gradient_descent import UserGradientDescent as UserGradientDescent
     from privopt.solvers.vertices import VertexAnytime
     from privopt.solvers.warm_start import WarmStart
     from privopt.solvers.whitening import Whitening
@@ -77,6 +79,7 @@ _HOME = {
     "CurvatureProbe": "solvers.curvature_probe",
     "FrankWolfe": "solvers.frank_wolfe",
     "GradientDescent": "solvers.gradient_descent",
+    "GroupPrivacy": "solvers.group_privacy",
     "KLProximalPoint": "solvers.kl_proximal_point",
     "KLSpider": "solvers.kl_spider",
     "NoisyExponentiatedGradient": "games.dual_averaging",
@@ -93,6 +96,7 @@ _HOME = {
     "SampledDualAveraging": "games.dual_averaging",
     "ScheduledGradientDescent": "solvers.scheduled_gradient_descent",
     "StochasticGradientDescent": "solvers.stochastic_gradient_descent",
+    "UserGradientDescent": "solvers.user_gradient_descent",
     "UserFederatedAveraging": "solvers.user_federated_averaging",
     "VertexAnytime": "solvers.vertices",
     "WarmStart": "solvers.warm_start",

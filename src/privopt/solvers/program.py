@@ -8,6 +8,8 @@ import abc
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter
+from types import ModuleType
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from privopt import papers
@@ -339,6 +341,30 @@ class Choice(NamedTuple, Generic[K]):
 
     solver: K
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class Maker(Generic[K]):
+    """Makes a program with all fields open; its class is loaded then.
+
+    Attributes:
+        room: the package that the class is imported from.
+        made: the class, or one of its class methods, such as "SVRG.plus_plus".
+        inner: the class of the program inside of it, if it has one.
+    """
+
+    room: ModuleType
+    made: str
+    inner: str | None = None
+
+    def __call__(self) -> K:
+        make: Any = attrgetter(self.made)(self.room)
+        return make() if self.inner is None else make(inner=getattr(self.room, self.inner)())
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes of what it makes."""
+        return self.made.partition(".")[0], *(() if self.inner is None else (self.inner,))
 
 
 @dataclass(frozen=True)

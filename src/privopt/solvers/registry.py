@@ -5,13 +5,14 @@ corners (points where the gradient jumps); both are tried on generated points, n
 """
 
 import math
-from collections.abc import Callable, Iterator
-from functools import lru_cache, partial
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt import papers
+from privopt import papers, solvers
 from privopt.errors import NotPriceable
 from privopt.later import Array, jax, jnp
 from privopt.planning.counts import constant_column
@@ -24,66 +25,42 @@ from privopt.problems.losses import Poisson, RecordLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.safeguards import require_pure_loss
-from privopt.solvers import user_federated_averaging
-from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
-from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
 from privopt.solvers.base import Solver
-from privopt.solvers.clip_choice import PrivateClip, with_chosen_clip
-from privopt.solvers.continuous_spider import ContinuousSpider
-from privopt.solvers.correlated_noise_descent import CorrelatedNoiseDescent
-from privopt.solvers.curvature_probe import CurvatureProbe
-from privopt.solvers.frank_wolfe import FrankWolfe
-from privopt.solvers.gradient_descent import GradientDescent
-from privopt.solvers.group_privacy import GroupPrivacy
-from privopt.solvers.kl_proximal_point import KLProximalPoint
-from privopt.solvers.kl_spider import KLSpider
-from privopt.solvers.o2nc import O2NC, own_quantile
-from privopt.solvers.objective_perturbation import ObjectivePerturbation
-from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
-from privopt.solvers.posterior_descent import PosteriorDescent
-from privopt.solvers.program import Choice, Registry
-from privopt.solvers.randomized_smoothing import RandomizedSmoothing
-from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
-from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
-from privopt.solvers.svrg import SVRG
-from privopt.solvers.user_federated_averaging import UserFederatedAveraging
-from privopt.solvers.user_gradient_descent import UserGradientDescent
-from privopt.solvers.vertices import VertexAnytime
-from privopt.solvers.warm_start import WarmStart
-from privopt.solvers.whitening import Whitening
-from privopt.solvers.worst_group_descent import WorstGroupDescent
-from privopt.solvers.worst_group_two_stage import WorstGroupTwoStage
+from privopt.solvers.program import Choice, Maker, Registry
 
-SOLVERS: dict[str, Callable[[], Solver]] = {
-    "whitening": Whitening,
-    "posterior-descent": partial(Whitening, inner=PosteriorDescent()),
-    "gradient-descent": GradientDescent,
-    "stochastic-gradient-descent": StochasticGradientDescent,
-    "user-whitening": partial(Whitening, inner=UserGradientDescent()),
-    "user-gradient-descent": UserGradientDescent,
-    "user-federated-averaging": UserFederatedAveraging,
-    "group-privacy": GroupPrivacy,
-    "svrg": SVRG,
-    "svrg-plus-plus": SVRG.plus_plus,
-    "objective-perturbation": ObjectivePerturbation,
-    "accelerated-mirror-descent": AcceleratedMirrorDescent,
-    "frank-wolfe": FrankWolfe,
-    "vertex-anytime": VertexAnytime,
-    "scheduled-gradient-descent": ScheduledGradientDescent,
-    "adaptive-gradient-descent": AdaptiveGradientDescent,
-    "continuous-spider": ContinuousSpider,
-    "correlated-noise-descent": CorrelatedNoiseDescent,
-    "curvature-probe": CurvatureProbe,
-    "kl-spider": KLSpider,
-    "kl-proximal-point": KLProximalPoint,
-    "o2nc": O2NC,
-    "private-clip": partial(PrivateClip, inner=O2NC()),
-    "randomized-smoothing": RandomizedSmoothing,
-    "phased-accelerated-erm": PhasedAcceleratedERM,
-    "warm-start": WarmStart,
-    "worst-group-whitening": partial(Whitening, inner=WorstGroupDescent()),
-    "worst-group-descent": WorstGroupDescent,
-    "worst-group-two-stage": WorstGroupTwoStage,
+if TYPE_CHECKING:
+    from privopt.solvers.svrg import SVRG
+
+SOLVERS: dict[str, Maker[Solver]] = {
+    "whitening": Maker(solvers, "Whitening"),
+    "posterior-descent": Maker(solvers, "Whitening", inner="PosteriorDescent"),
+    "gradient-descent": Maker(solvers, "GradientDescent"),
+    "stochastic-gradient-descent": Maker(solvers, "StochasticGradientDescent"),
+    "user-whitening": Maker(solvers, "Whitening", inner="UserGradientDescent"),
+    "user-gradient-descent": Maker(solvers, "UserGradientDescent"),
+    "user-federated-averaging": Maker(solvers, "UserFederatedAveraging"),
+    "group-privacy": Maker(solvers, "GroupPrivacy"),
+    "svrg": Maker(solvers, "SVRG"),
+    "svrg-plus-plus": Maker(solvers, "SVRG.plus_plus"),
+    "objective-perturbation": Maker(solvers, "ObjectivePerturbation"),
+    "accelerated-mirror-descent": Maker(solvers, "AcceleratedMirrorDescent"),
+    "frank-wolfe": Maker(solvers, "FrankWolfe"),
+    "vertex-anytime": Maker(solvers, "VertexAnytime"),
+    "scheduled-gradient-descent": Maker(solvers, "ScheduledGradientDescent"),
+    "adaptive-gradient-descent": Maker(solvers, "AdaptiveGradientDescent"),
+    "continuous-spider": Maker(solvers, "ContinuousSpider"),
+    "correlated-noise-descent": Maker(solvers, "CorrelatedNoiseDescent"),
+    "curvature-probe": Maker(solvers, "CurvatureProbe"),
+    "kl-spider": Maker(solvers, "KLSpider"),
+    "kl-proximal-point": Maker(solvers, "KLProximalPoint"),
+    "o2nc": Maker(solvers, "O2NC"),
+    "private-clip": Maker(solvers, "PrivateClip", inner="O2NC"),
+    "randomized-smoothing": Maker(solvers, "RandomizedSmoothing"),
+    "phased-accelerated-erm": Maker(solvers, "PhasedAcceleratedERM"),
+    "warm-start": Maker(solvers, "WarmStart"),
+    "worst-group-whitening": Maker(solvers, "Whitening", inner="WorstGroupDescent"),
+    "worst-group-descent": Maker(solvers, "WorstGroupDescent"),
+    "worst-group-two-stage": Maker(solvers, "WorstGroupTwoStage"),
 }
 
 
@@ -110,6 +87,8 @@ def choose(solver: Solver | str, instance: Instance) -> Choice[Solver]:
     """
     choice = REGISTRY.chosen(solver, lambda: automatic(instance))
     if solver != "auto":
+        from privopt.solvers.clip_choice import with_chosen_clip  # late: for solvers that are named alone
+
         choice = Choice(with_chosen_clip(choice.solver))
     choice.solver.check_applicable(instance.problem, instance.public)
     choice.solver.check_step_size(instance)
@@ -181,15 +160,17 @@ def automatic(instance: Instance) -> Choice[Solver]:
     if (
         not instance.has_own_loss
         and problem.loss.convex is False
-        and Whitening().obstacle(problem, public) is not None
-        and O2NC().obstacle(problem, public) is None
+        and solvers.Whitening().obstacle(problem, public) is not None
+        and solvers.O2NC().obstacle(problem, public) is None
     ):
-        return Choice(O2NC(), "the loss is not convex, and its steps average the noise on smoothed gradients")
+        return Choice(
+            solvers.O2NC(), "the loss is not convex, and its steps average the noise on smoothed gradients"
+        )
     for solver, reason in _candidates(instance):
         if solver.obstacle(problem, public) is None:
             return Choice(solver, reason)
     if not problem.regulariser.is_smooth and problem.regulariser.strong_convexity > 0:
-        variance_reduced = SVRG()
+        variance_reduced = solvers.SVRG()
         if variance_reduced.obstacle(problem, public) is None and _is_stable(variance_reduced, instance):
             return Choice(
                 variance_reduced, "with a ridge and so many units, changes of the gradient need little noise"
@@ -198,28 +179,36 @@ def automatic(instance: Instance) -> Choice[Solver]:
     convex = instance.has_own_loss and looks_convex(problem, public)
     if instance.has_own_loss and math.isfinite(loss.curvature) and (problem.growth or convex):
         return _for_stated(instance)
-    clipped = PrivateClip(inner=GradientDescent())
+    if instance.has_own_loss:
+        return _for_own(instance, convex=convex)
+    probed = solvers.CurvatureProbe(inner=solvers.GradientDescent())
+    if problem.regulariser.is_smooth and probed.obstacle(problem, public) is None:
+        return Choice(probed, "where whitening does not apply, a released curvature buys longer steps")
+    return Choice(solvers.GradientDescent(), "neither whitening nor variance reduction applies")
+
+
+def _for_own(instance: Instance, *, convex: bool) -> Choice[Solver]:
+    """The default for a loss of the user's own that states no curvature; `convex` says whether it looks so."""
+    from privopt.solvers.o2nc import own_quantile  # late: for such losses alone
+
+    problem, public = instance.problem, instance.public
+    clipped = solvers.PrivateClip(inner=solvers.GradientDescent())
     if convex and not shares_corners(problem, public) and clipped.obstacle(problem, public) is None:
         return Choice(
             clipped,
             "the loss looks convex, on which averaged steps settle, and the clip is chosen privately",
         )
-    windowed = PrivateClip(inner=O2NC(quantile=own_quantile(instance)))
-    if instance.has_own_loss and windowed.obstacle(problem, public) is None:
+    windowed = solvers.PrivateClip(inner=solvers.O2NC(quantile=own_quantile(instance)))
+    if windowed.obstacle(problem, public) is None:
         return Choice(
             windowed,
             "the loss is not known to be convex and smooth on the whole: the clip is chosen privately and follows the "
             "gradients, and steps do not scale with them",
         )
-    if instance.has_own_loss:
-        return Choice(
-            GradientDescent(),
-            "it follows penalties and sets that have no gradient, for losses of any kind",
-        )
-    probed = CurvatureProbe(inner=GradientDescent())
-    if problem.regulariser.is_smooth and probed.obstacle(problem, public) is None:
-        return Choice(probed, "where whitening does not apply, a released curvature buys longer steps")
-    return Choice(GradientDescent(), "neither whitening nor variance reduction applies")
+    return Choice(
+        solvers.GradientDescent(),
+        "it follows penalties and sets that have no gradient, for losses of any kind",
+    )
 
 
 def _without_noise(instance: Instance) -> Choice[Solver]:
@@ -227,68 +216,72 @@ def _without_noise(instance: Instance) -> Choice[Solver]:
     problem, public = instance.problem, instance.public
     is_curved = math.isfinite(problem.loss.curvature) and problem.loss.convex is not False
     counted = isinstance(problem.loss, Poisson)  # its curvature is a guess, which only the clip makes safe
-    whitened = Whitening()
+    whitened = solvers.Whitening()
     if is_curved and not counted and not public.by_user and whitened.obstacle(problem, public) is None:
         return Choice(whitened, "without noise descent converges fastest where all directions look alike")
-    return Choice(GradientDescent(), "without noise the plainest method converges")
+    return Choice(solvers.GradientDescent(), "without noise the plainest method converges")
 
 
 def _for_stated(instance: Instance) -> Choice[Solver]:
     """The default for a loss of the user's own that states a finite curvature."""
-    chosen = PrivateClip(inner=GradientDescent())
+    chosen = solvers.PrivateClip(inner=solvers.GradientDescent())
     if math.isinf(instance.gradient_bound) and chosen.obstacle(instance.problem, instance.public) is None:
         return Choice(chosen, "its steps follow the stated curvature, and the clip is chosen privately")
-    return Choice(GradientDescent(), "its steps follow the stated curvature, and its clip the stated slope")
+    return Choice(
+        solvers.GradientDescent(), "its steps follow the stated curvature, and its clip the stated slope"
+    )
 
 
 def _for_values(instance: Instance) -> Choice[Solver]:
     """The default for a black box, of which only values are known."""
     reason = "it asks for values of the loss alone, and the loss is a black box"
-    windowed: Solver = PrivateClip(inner=O2NC()) if instance.is_private else O2NC()
+    windowed: Solver = solvers.PrivateClip(inner=solvers.O2NC()) if instance.is_private else solvers.O2NC()
     return Choice(windowed, reason)
 
 
 def _for_groups(instance: Instance) -> Choice[Solver]:
     """The default for an objective that is the largest of several groups' mean losses."""
     problem, public = instance.problem, instance.public
-    two_stages, whitened = WorstGroupTwoStage(), Whitening(inner=WorstGroupDescent())
+    two_stages, whitened = solvers.WorstGroupTwoStage(), solvers.Whitening(inner=solvers.WorstGroupDescent())
     if public.d > MANY_COLUMNS and two_stages.obstacle(problem, public) is None:
         return Choice(two_stages, "in many columns noise is kept to a few that are selected first")
     if whitened.obstacle(problem, public) is None:
         return Choice(whitened, "rare groups need steps in directions that few records say much about")
-    return Choice(WorstGroupDescent(), "it weights groups against each other by their noisy losses")
+    return Choice(solvers.WorstGroupDescent(), "it weights groups against each other by their noisy losses")
 
 
 def _for_users(instance: Instance) -> Choice[Solver]:
     """The default where the privacy unit is a user with all their records."""
+    from privopt.solvers.user_federated_averaging import has_corners, wins  # late: for users alone
+
     problem, public = instance.problem, instance.public
     # Frank-Wolfe's noise grows with log(2p), that of descent with sqrt(p); but descent clips users' averages, whose
     # spread falls with the number m of records. So Frank-Wolfe is taken for m log(2p)^2 < p.
-    frank_wolfe = FrankWolfe()
+    frank_wolfe = solvers.FrankWolfe()
     few = public.typical_records * math.log(2 * instance.parameters) ** 2 < instance.parameters
     if _has_l1_ball(problem.constraint) and few and frank_wolfe.obstacle(problem, public) is None:
         return Choice(
             frank_wolfe, "on an l1 ball its noise grows with the logarithm of the number of features"
         )
-    averaging = UserFederatedAveraging()
-    if user_federated_averaging.wins(instance) and averaging.obstacle(problem, public) is None:
+    averaging = solvers.UserFederatedAveraging()
+    if wins(instance) and averaging.obstacle(problem, public) is None:
         return Choice(averaging, "each user has many records to learn from")
-    phased = PhasedAcceleratedERM()
-    if user_federated_averaging.has_corners(instance) and phased.obstacle(problem, public) is None:
+    phased = solvers.PhasedAcceleratedERM()
+    if has_corners(instance) and phased.obstacle(problem, public) is None:
         return Choice(phased, "the loss has corners, on which the steps of whitened descent do not settle")
-    whitened = Whitening(inner=UserGradientDescent())
+    whitened = solvers.Whitening(inner=solvers.UserGradientDescent())
     if whitened.obstacle(problem, public) is None:
         return Choice(
             whitened,
             "it clips users at the spread of their averages, in coordinates where features look alike",
         )
-    probed = CurvatureProbe(inner=UserGradientDescent())
+    probed = solvers.CurvatureProbe(inner=solvers.UserGradientDescent())
     if problem.regulariser.is_smooth and probed.obstacle(problem, public) is None:
         return Choice(
             probed,
             "it clips users at the spread of their averages, and a released curvature buys longer steps",
         )
-    return Choice(UserGradientDescent(), "it clips users at the spread of their averages")
+    return Choice(solvers.UserGradientDescent(), "it clips users at the spread of their averages")
 
 
 def _candidates(instance: Instance) -> Iterator[tuple[Solver, str]]:
@@ -297,23 +290,29 @@ def _candidates(instance: Instance) -> Iterator[tuple[Solver, str]]:
     constraint, growth = problem.constraint, problem.growth
     sharp = growth is not None and growth.kappa >= 2.0 and math.isinf(problem.loss.curvature)
     if sharp and not shares_corners(problem, instance.public):
-        yield KLProximalPoint(), "the loss is not smooth, and it is known to grow sharply from its minimum"
+        yield (
+            solvers.KLProximalPoint(),
+            "the loss is not smooth, and it is known to grow sharply from its minimum",
+        )
     if not isinstance(problem.loss, Poisson) or constant_column(problem) is not None:
         yield (
-            Whitening(),
+            solvers.Whitening(),
             "whitening was the most accurate on most tables: all directions get the noise they can bear",
         )
     if isinstance(constraint, L1Ball) and _has_few_columns(instance):
-        yield AcceleratedMirrorDescent(), "on an l1 ball of few features its noise is the smaller one"
+        yield solvers.AcceleratedMirrorDescent(), "on an l1 ball of few features its noise is the smaller one"
     if _has_l1_ball(constraint):
-        yield FrankWolfe(), "on an l1 ball its noise grows with the logarithm of the number of features"
+        yield (
+            solvers.FrankWolfe(),
+            "on an l1 ball its noise grows with the logarithm of the number of features",
+        )
     if isinstance(constraint, Polytope):
         yield (
-            FrankWolfe(),
+            solvers.FrankWolfe(),
             "among the vertices of a polytope its noise grows with the logarithm of their number",
         )
     if isinstance(constraint, L1Ball | Product | Simplex):
-        yield AcceleratedMirrorDescent(), "its mirror map fits the geometry of the set"
+        yield solvers.AcceleratedMirrorDescent(), "its mirror map fits the geometry of the set"
 
 
 def _has_few_columns(instance: Instance) -> bool:
@@ -331,7 +330,7 @@ def _has_l1_ball(constraint: Constraint) -> bool:
     return any(isinstance(part, L1Ball) for part, _ in parts)
 
 
-def _is_stable(solver: SVRG, instance: Instance) -> bool:
+def _is_stable(solver: "SVRG", instance: Instance) -> bool:
     """Whether variance reduction can be priced and would not fall back to gradient descent."""
     try:
         return solver.configure(instance).fallback is None
