@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 FAST = frozenset({"reassoc", "contract", "arcp", "nsz"})
@@ -37,6 +38,16 @@ class Compiled:
 
     def __call__(self, *arguments: Any) -> Any:
         return self.made(*arguments)
+
+    @property
+    def is_made(self) -> bool:
+        """Whether numba has been loaded for it."""
+        return "made" in vars(self)
+
+    def in_python(self, **names: Any) -> Callable[..., Any]:
+        """The function as Python runs it, with other values in the place of some that it reads from its module."""
+        function: Any = self.__wrapped__  # pyright: ignore[reportAttributeAccessIssue]
+        return FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

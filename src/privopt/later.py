@@ -44,6 +44,7 @@ __all__ = [
     "jax",
     "jnp",
     "namespace",
+    "plain",
 ]
 
 
@@ -131,14 +132,15 @@ class DoublePrecision:
         _contexts.open.append(self)
         with _lock:
             _unsettled += 1
-        if _loaded is not None:
-            self.settle()
+        if _is_loaded():
+            _load()
 
     def settle(self) -> None:
         """Enter JAX's own context."""
         global _unsettled
         if self._context is None:
-            self._context = _load_context()
+            assert _loaded is not None
+            self._context = _loaded.enable_x64(True)
             self._context.__enter__()
             with _lock:
                 _unsettled -= 1
@@ -153,11 +155,6 @@ class DoublePrecision:
         else:
             with _lock:
                 _unsettled -= 1
-
-
-def _load_context() -> Any:
-    assert _loaded is not None
-    return _loaded.enable_x64(True)
 
 
 def is_double() -> bool:
@@ -232,6 +229,11 @@ class _Jitted:
 
     def __reduce__(self) -> str:
         return self.__qualname__  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What `jax.jit` compiles."""
+    return function.__wrapped__  # type: ignore[attr-defined]
 
 
 class _TreeUtil(_Module):

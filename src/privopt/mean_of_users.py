@@ -30,7 +30,7 @@ from privopt.planning.stable_mean import (
     plan_radius_search,
     plan_stable_mean,
 )
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.public import DEFAULT_RECORDS, Public, Relation, real
 from privopt.queries.moments import UserAverage
 from privopt.report.report import PrivacyReport
@@ -270,7 +270,7 @@ def user_mean(
         user_weighting="user",
         noise=noise,
     )
-    with double_precision():
+    with in_float64():
         planned = plan_user_mean(
             units.public, budget, bound=float(bound), radius=radius, outliers=float(outliers)
         )

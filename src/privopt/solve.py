@@ -20,7 +20,7 @@ from privopt.named_arguments import refuses_unknown
 from privopt.planning.plan import Plan
 from privopt.planning.task import Instance
 from privopt.plans import Plans, all_plans
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.problems.black_box import BlackBox
 from privopt.problems.losses import GLMLoss, RecordLoss
 from privopt.problems.problem import Problem
@@ -167,7 +167,7 @@ def minimize(
 
     def solve(data: Units | Engine) -> Result:
         source, public = NoiseSource.named(noise, random_state), data.public
-        with double_precision():
+        with in_float64():
             stated, first, configured, plan = posed(problem, start, public, budget, solver)
             require_pure_loss(stated.loss, stated.parameter_shape(public), public)
             result = run_program(
@@ -270,7 +270,7 @@ def posed(problem: Loss, start: Any, public: Public, budget: Budget, solver: Sol
     Raises:
         ValueError, TypeError: an argument is not usable.
     """
-    with double_precision():
+    with in_float64():
         problem = posed_problem(problem, start)
         first = flat_start(problem, start, public)
         check_loss(problem, public, first)

@@ -17,7 +17,7 @@ from privopt.later import jax, jnp
 from privopt.ledger.account import checked_account
 from privopt.ledger.amounts import Budget
 from privopt.named_arguments import check_observer
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.problems.black_box import BlackBox, try_on_made_up_records
 from privopt.problems.glm import GLMLoss, RecordLoss
 from privopt.problems.problem import Problem
@@ -140,7 +140,7 @@ def check_loss(problem: Problem, public: Public, start: Any = None) -> None:
     if not isinstance(loss, RecordLoss):
         return
     features = f"features of shape ({public.d},) and a target of shape ()"
-    with double_precision():
+    with in_float64():
         shapes = [
             jax.ShapeDtypeStruct(shape, jnp.float64)
             for shape in (problem.parameter_shape(public), (public.d,), ())
@@ -198,7 +198,7 @@ def _check_black_box(loss: BlackBox, shape: tuple[int, ...], public: Public, sta
     if loss.host:
         try_on_made_up_records(loss, np.zeros(shape) if start is None else start, public.d)
         return
-    with double_precision():
+    with in_float64():
         shapes = [jax.ShapeDtypeStruct(one, jnp.float64) for one in ((2, *shape), (public.d,), ())]
         try:
             found = jax.eval_shape(loss.values_at, *shapes)
@@ -232,7 +232,7 @@ def check_game(game: Any, public: Public) -> None:
         return
     check_takes("payoff", game.payoff, ("x", "y", "features", "target"))
     sizes = [player.vertices.dimension for player in game.players.values()]
-    with double_precision():
+    with in_float64():
         shapes = [
             jax.ShapeDtypeStruct(shape, jnp.float64) for shape in ((sizes[0],), (sizes[1],), (public.d,), ())
         ]

@@ -17,7 +17,7 @@ from privopt.named_arguments import refuses_unknown
 from privopt.planning.plan import Plan
 from privopt.planning.task import Task
 from privopt.plans import Plans, all_plans
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.problems.saddle import Game
 from privopt.public import Public, Relation
 from privopt.queries.safeguards import require_pure_payoff
@@ -71,7 +71,7 @@ def minimax(
 
     def solve(data: Units | Engine) -> Result:
         source, public = NoiseSource.named(noise, random_state), data.public
-        with double_precision():
+        with in_float64():
             configured, plan = posed_game(game, public, budget, solver)
             require_pure_payoff(game, public)
             result = run_program(
@@ -106,7 +106,7 @@ def posed_game(
     Raises:
         ValueError, TypeError: an argument is not usable.
     """
-    with double_precision():
+    with in_float64():
         check_game(game, public)
         task = Task(game, public, budget)
         return announced(choose_game(solver, task), task)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from privopt.later import Array, Float, is_array, jax, jnp
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.glm import GLMLoss, Loss, RecordLoss
 from privopt.problems.grouped_loss import GroupedLoss
@@ -103,7 +103,7 @@ def goldstein(
     Source:
         Goldstein 1977; the search in the manner of Lin, Zheng, Jordan 2022 is ours.
     """
-    with double_precision():
+    with in_float64():
         at = _as_array(function, x)
         batch, value = _as_batch(function, at, X, y, value)
         found = search(batch, at.ravel(), radius=radius, seed=seed, rounds=rounds, tolerance=tolerance)
@@ -471,7 +471,7 @@ def goldstein_of_values(
                 total += (number(point + step) - number(point - step)) / (2.0 * reach) * direction
         return total / blocks
 
-    with double_precision():
+    with in_float64():
         points, weights, gradients = search(
             lambda rows: np.stack([estimate(row) for row in rows]),
             at.ravel(),

@@ -34,7 +34,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.default_account import nothing_private
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.task import Instance
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.problems import losses
 from privopt.problems.black_box import BlackBox
 from privopt.problems.constraints import L1Ball
@@ -144,7 +144,7 @@ def audit_map(name: str, *, engine: EngineName) -> AuditMap:
     units = _units(by_user=name in FOR_USERS)
     solver = named(name).with_(**SMALL.get(name, {}))
     problem = _posed(solver, units)
-    with double_precision(), nothing_private():
+    with in_float64(), nothing_private():
         jax.clear_caches()  # what is compiled already is not traced again
         with _watched() as seen:
             _run(solver, problem, units, engine)

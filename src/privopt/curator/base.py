@@ -41,7 +41,7 @@ from privopt.mechanisms.additive import Gaussian, Laplace
 from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism, checked_sensitivity
 from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.tests import TestedSamples
-from privopt.precision import as_jax, require_double_precision
+from privopt.precision import as_released, require_double_precision
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, Query, Scalar
 from privopt.queries.safeguards import stated_sensitivity
@@ -114,7 +114,7 @@ class Curator(abc.ABC):
             released_once = np.asarray(released)[None]
             self._record(query.name, mechanism, event, sampling, [sensitivity], released_once, about=about)
         self._observe(query.name, 1)
-        return as_jax(released)
+        return as_released(released)
 
     def iterate(
         self, step: loops.Step, state: Any, times: int, *, feeds: Mapping[str, Feed] = MappingProxyType({})
@@ -514,7 +514,7 @@ class Curator(abc.ABC):
                 released[position].append(np.asarray(answer))
                 sensitivities[position].append(float(sensitivity))
                 position += 1
-                return as_jax(answer)
+                return as_released(answer)
 
             state = step(state, release)
             self._observe(slots[0].name if slots else "step", 1)

@@ -30,7 +30,7 @@ from privopt.engine.kernels import (
 from privopt.engine.mixed_kernel import CarriedSlopes, SlopeMemory, sum_mixed_records, sum_mixed_users
 from privopt.engine.rounding import BLOCK_ROWS, BlockedSum
 from privopt.problems.glm import KernelCode
-from privopt.queries.base import LARGEST_RADIUS, ROUNDING_MARGIN, SMALLEST_RADIUS, KernelCall, RowForm
+from privopt.queries.base import KernelCall, RowForm, shrunk_radius
 
 _LANE_WORK = 2**16  # stored entries: less is not worth a thread
 _MOST_LANES = 16
@@ -259,9 +259,7 @@ def _mapped_sum(
 
 def shrunk(radius: Any) -> float:
     """`queries.base.shrunk_radius` as a number."""
-    stated = float(radius)
-    cut = stated if math.isinf(stated) else min(stated, LARGEST_RADIUS)
-    return cut * (1.0 - ROUNDING_MARGIN) if stated >= SMALLEST_RADIUS else 0.0
+    return float(shrunk_radius(float(radius)))
 
 
 def kernel_rows(private_features: Any) -> tuple[Any, ...]:

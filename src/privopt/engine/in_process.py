@@ -14,7 +14,7 @@ from privopt.data.places import Places, ranges_among
 from privopt.data.rows import Positions, dense_product, row_peaks, take_rows
 from privopt.data.storage import Extra
 from privopt.data.units import Units
-from privopt.engine import fast_path, local_passes
+from privopt.engine import fast_path, local_passes, plain_sums
 from privopt.engine.drawn_rows import DrawnRows, drawn_rows, held_rows
 from privopt.engine.general_path import block_coefficients, block_length, of_any_number
 from privopt.engine.mixed_kernel import CarriedSlopes
@@ -38,18 +38,24 @@ from privopt.engine.user_gradients import (
 )
 from privopt.later import Array, Bool, Float, jax, jnp
 from privopt.ledger.events import Sampling
-from privopt.precision import double_precision
+from privopt.precision import in_float64, is_in_numpy
 from privopt.problems.saddle import BilinearGame
 from privopt.problems.workload import cells_of, strides_of
 from privopt.proofs.huberised_objective import HuberisedObjective
 from privopt.proofs.huberised_sum import LossSum
 from privopt.public import Public
-from privopt.queries.base import MeanQuery, Query, RecordSum, RowForm, Scalar
+from privopt.queries.base import MeanQuery, Query, RecordSum, RowForm, Scalar, shrunk_radius
 from privopt.queries.gradient_norms import AveragedGradient, GradientAndCount, GradientNorms
 from privopt.queries.groups import GroupLosses, GroupLossScores
 from privopt.queries.lots import LocalPass
 from privopt.queries.marginals import MarginalMeans, QueryMeans
-from privopt.queries.moments import TotalWeight, UsableUnits, WeightedSecondMoment
+from privopt.queries.moments import (
+    TargetMagnitudes,
+    TotalWeight,
+    UsableUnits,
+    WeightedSecondMoment,
+    interval_ends,
+)
 from privopt.queries.payoffs import PayoffMeans, payoff_size
 from privopt.queries.safeguards import row_form_of, stated_sensitivity
 from privopt.queries.values import ValueSum
@@ -126,8 +132,9 @@ class InProcessEngine:
         self, query: MeanQuery, private_draw: NDArray[np.int64] | None = None
     ) -> NDArray[np.float64]:
         """See `Engine.clipped_sum`."""
-        with double_precision(), np.errstate(all="ignore"):  # a warning must not depend on the data
-            query = with_typed_leaves(checked(query, self.units.public))
+        with in_float64(), np.errstate(all="ignore"):  # a warning must not depend on the data
+            query = checked(query, self.units.public)
+            query = query if is_in_numpy() else with_typed_leaves(query)
             return sum_over_parts(self._parts, query, private_draw, self._private_ranges, self.public)
 
     def part_sum(
@@ -152,6 +159,8 @@ class InProcessEngine:
             return payoff_sum(self.units, query, private_draw)
         if isinstance(query, ValueSum) and supports_predictions(self.units, query):
             return prediction_sum(self.units, query, private_draw)
+        if is_in_numpy() and type(query) is TargetMagnitudes and public.unit != "user":
+            return target_magnitudes_sum(self.units, query, private_draw)
         if type(query) in (TotalWeight, UsableUnits):
             return _total_weight(self.units.weighted_as(query.weighting), private_draw)
         return self._summed(query, private_draw)
@@ -175,6 +184,9 @@ class InProcessEngine:
         # A user's average has no scalar clip in the l_inf norm.
         if form is None or (form.norm != "l2" and public.unit == "user"):
             return self._plain.chunked_sum(query, private_draw, by_rows=False)
+        if is_in_numpy() and plain_sums.supports(self.units, form):
+            private_norms, private_inverses = self._norms(form.norm), self._inverse_norms(form.norm)
+            return plain_sums.plain_sum(self.units, form, private_norms, private_inverses, private_draw)
         if fast_path.supports(self.units, form):
             private_inverses = self._inverse_norms(form.norm)
             private_units = self.units.weighted_as(query.weighting)
@@ -200,7 +212,7 @@ class InProcessEngine:
 
     def part_vectors(self, query: MeanQuery) -> NDArray[np.float64]:
         """The rows of `gather` of the units of one part."""
-        with double_precision(), np.errstate(all="ignore"):  # a warning must not depend on the data
+        with in_float64(), np.errstate(all="ignore"):  # a warning must not depend on the data
             if isinstance(query, LocalPass) and local_passes.supports(self.units, query):
                 return local_passes.pass_moves(self.units, query, self._threads)
         return self._plain.vectors(query)
@@ -214,7 +226,7 @@ class InProcessEngine:
     ) -> NDArray[np.float64]:
         """The rows of `gather_groups` of some groups, all of whose units are here; of all where it is None."""
         private_parts = group_parts(self.units, private_draw, ranges)
-        with double_precision(), np.errstate(all="ignore"):
+        with in_float64(), np.errstate(all="ignore"):
             if isinstance(query, LocalPass) and local_passes.supports_groups(self.units, query):
                 return np.concatenate(
                     [
@@ -240,7 +252,7 @@ class InProcessEngine:
 
     def objective(self, objective: HuberisedObjective) -> LossSum:
         """See `Engine.objective`."""
-        with double_precision():
+        with in_float64():
             return loss_sum(objective, [part.units for part in self._parts])
 
     def rows(self, private_draw: NDArray[np.int64], room: int) -> DrawnRows:
@@ -326,6 +338,24 @@ class InProcessEngine:
             )
             total.add(private_block.T @ np.asarray(private_coefficients)[: stop - start], stop - start)
         return total.total().reshape(form.shape)
+
+
+def target_magnitudes_sum(
+    units: Units, query: TargetMagnitudes, private_draw: NDArray[np.int64] | None
+) -> NDArray[np.float64]:
+    """The sum of the records' vectors, of one entry each, which is clipped: see `TargetMagnitudes`."""
+    count = units.private_count if private_draw is None else len(private_draw)
+    ends = interval_ends(query.largest)
+    total = BlockedSum((len(ends),))
+    for start in range(0, count, BLOCK_ROWS):
+        stop = min(start + BLOCK_ROWS, count)
+        where = slice(start, stop) if private_draw is None else private_draw[start:stop]
+        private_sizes = np.clip(units.private_targets[where], 0.0, query.largest)
+        private_places = np.searchsorted(ends[:-1], private_sizes)
+        private_entries = np.minimum(private_sizes / ends[private_places], shrunk_radius(query.radius()))
+        private_shares = np.where(units.private_present[where], private_entries, 0.0)
+        total.add(np.bincount(private_places, private_shares, len(ends)), stop - start)
+    return total.total()
 
 
 def _total_weight(units: Units, private_draw: NDArray[np.int64] | None) -> NDArray[np.float64]:

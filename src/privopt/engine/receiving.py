@@ -16,7 +16,7 @@ from privopt.engine.parts import total_of_parts
 from privopt.engine.reference import checked, with_typed_leaves
 from privopt.engine.rounding import BLOCK_ROWS, PART_UNITS, BlockedSum
 from privopt.ledger.events import Sampling
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.proofs.huberised_objective import HuberisedObjective
 from privopt.proofs.huberised_sum import LossSum
 from privopt.public import Public, Relation
@@ -216,7 +216,7 @@ class ReceivingEngine:
     def _answers(self, query: MeanQuery, private_asked: NDArray[np.int64]) -> NDArray[np.float64]:
         """What may be added up, one row for each unit that was asked."""
         require_receivable(type(query))
-        with double_precision(), np.errstate(all="ignore"):
+        with in_float64(), np.errstate(all="ignore"):
             query = with_typed_leaves(checked(query, self.public))
             shape = contribution_shape(query, self.public)
             private_answers = self._respondents.ask(Asked(query, self._maps, shape), private_asked)

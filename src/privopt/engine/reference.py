@@ -32,7 +32,7 @@ from privopt.engine.rounding import BlockedSum
 from privopt.engine.user_gradients import host_contributions
 from privopt.later import is_jax, jax
 from privopt.ledger.events import Sampling
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.proofs.huberised_objective import HuberisedObjective
 from privopt.proofs.huberised_sum import LossSum
 from privopt.public import Public, Relation
@@ -102,7 +102,7 @@ class ReferenceEngine:
         self, query: MeanQuery, private_draw: NDArray[np.int64] | None = None
     ) -> NDArray[np.float64]:
         """See `Engine.clipped_sum`."""
-        with double_precision(), np.errstate(all="ignore"):  # a warning must not depend on the data
+        with in_float64(), np.errstate(all="ignore"):  # a warning must not depend on the data
             query = with_typed_leaves(checked(query, self.public))
             return sum_over_parts(self._parts, query, private_draw, ranges_of(self.units))
 
@@ -121,7 +121,7 @@ class ReferenceEngine:
 
     def vectors(self, query: MeanQuery) -> NDArray[np.float64]:
         """The rows of `gather` of the units that are there."""
-        with double_precision(), np.errstate(all="ignore"):
+        with in_float64(), np.errstate(all="ignore"):
             query = with_typed_leaves(checked(query, self.public))
             return np.concatenate(
                 [

@@ -43,7 +43,7 @@ from privopt.planning.notices import extreme_epsilon
 from privopt.planning.plan import Finding, Plan
 from privopt.planning.row_length import COUNT_SHARE
 from privopt.planning.task import Instance
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.public import Public
 from privopt.queries.scores import HoldoutScores
 from privopt.solve import rehearse
@@ -331,7 +331,7 @@ def run_search(
         key = (setup.row_bound, setup.unit_rows, setup.intercept)
         return latest.units(key, lambda: with_room(setup.units(records)))
 
-    with double_precision(), records.in_succession() as records, closing(latest):
+    with in_float64(), records.in_succession() as records, closing(latest):
         # Keys and shapes are checked before anything is paid.
         loose = (
             latest.units("loose", lambda: with_room(scored.loose_units(records)))

@@ -45,7 +45,7 @@ from privopt.planning.row_length import (
     announced as announced_count,
 )
 from privopt.planning.task import Instance
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.public import Public
 from privopt.queries.moments import ColumnMagnitudes, SecondMoment, UsableUnits, bin_ends, unpack
 from privopt.report.model import ModelSummary
@@ -263,7 +263,7 @@ class StagedPlan:
             None where the model is all there is to release.
         """
         scales, public, budget = ScaleEstimation.of(setup), setup.planned, setup.shape.known_budget
-        with double_precision():
+        with in_float64():
             rest = budget if scales is None else scales.rest(budget)
             instance = Instance(setup.problem, public, rest)
             chosen, reason = choose(solver, instance)
@@ -394,7 +394,7 @@ def fit_in_stages(
         run.end()
         return fitted
 
-    with double_precision():
+    with in_float64():
         if scales is None:
             with given_back(setup.units(records)) as units, reserved(units, rehearsed(units).extra()):
                 return finished(begun(units), units, setup)

@@ -23,7 +23,7 @@ from privopt.named_arguments import NamedArguments, check_observer, refuses_unkn
 from privopt.planning.plan import UNREAD_CELLS, Finding, Picture, Plan, bars
 from privopt.planning.row_length import CELL_CAUSES, LEAST_SHARE, SURE
 from privopt.planning.task import Task
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.problems.workload import Workload, codes_of
 from privopt.public import DEFAULT_RECORDS, Public, Relation, Weighting, of_users
 from privopt.replays.recipes import asked_of
@@ -212,7 +212,7 @@ class SyntheticData(NamedArguments, BaseEstimator):
         )
         if isinstance(table, Table):
             units = replace(units, origin=table.fingerprint())
-        with double_precision():
+        with in_float64():
             result = self._run(asked, units, noise, observer)
         self._adopt(asked, result)
         self.coding_ = table_source.stored_as(table, private_table, asked.coding)
@@ -228,7 +228,7 @@ class SyntheticData(NamedArguments, BaseEstimator):
             ValueError: a privacy argument or n is missing.
         """
         asked = self._asked(self._checked(), arguments.planned_units(self.n if n is None else n), by_user)
-        with double_precision():
+        with in_float64():
             return self._configured(asked)[1]
 
     def sample(self, n_rows: int | None = None, *, random_state: int | None = None) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from privopt.data.units import Units
 from privopt.engine.reference import ReferenceEngine
 from privopt.flower.messages import Question, Settings, answer, read_question
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.problems import losses
 from privopt.queries.received import loss_name
 from privopt.solve import Loss
@@ -54,7 +54,7 @@ def client_app(loss: Loss, load: Load) -> ClientApp:
 def _loss(loss: Loss, settings: Settings) -> losses.Loss:
     shapes = dict(settings.start)
     start: Any = {name: np.zeros(shape) for name, shape in shapes.items()}
-    with double_precision():
+    with in_float64():
         found = posed_problem(loss, start if len(shapes) != 1 else next(iter(start.values()))).loss
     if loss_name(found) != settings.loss:
         raise ValueError(

@@ -86,4 +86,4 @@ class GameSolver(Program[Game]):
             BudgetExceeded, PlanMismatch: the curator refused a release.
         """
         self.check_applicable(game, curator.public)
-        return self.concluded(curator, lambda: self.run(curator, game))
+        return self.concluded(curator, game, lambda: self.run(curator, game))

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from privopt.compilation import compiled
-from privopt.later import Array, is_jax, jax, jnp
+from privopt.later import Array, is_jax, jax, jnp, namespace
 from privopt.ledger.events import Event
-from privopt.mechanisms.exact_noise import COARSEST, FINEST
+from privopt.mechanisms.exact_noise import COARSEST, FEW, FINEST
 from privopt.mechanisms.noise import Draws, Noise, Shape
 from privopt.precision import require_double_precision
 
@@ -387,17 +387,18 @@ def on_lattice(private_value: Any, spacing: Any, private_noise: Any) -> Any:
 
 def places_of(private_value: Any, spacing: Any) -> Any:
     """k, int64: the nearest lattice points, up to 1/2 + 2^-8; see `on_lattice`."""
-    if not is_jax(private_value):
+    if not is_jax(private_value) and (_find_places.is_made or private_value.size > FEW):
         private_places = np.empty(private_value.shape, np.int64)
         _find_places(private_value.reshape(-1), float(spacing), private_places.reshape(-1))
         return private_places
-    private_number = jnp.nan_to_num(private_value, nan=0.0, posinf=_LARGEST, neginf=-_LARGEST)
-    limit = jnp.minimum(spacing * _FARTHEST, _LARGEST)
-    private_held = jnp.clip(private_number, -limit, limit)
+    xp = namespace(private_value)
+    private_number = xp.nan_to_num(private_value, nan=0.0, posinf=_LARGEST, neginf=-_LARGEST)
+    limit = xp.minimum(spacing * _FARTHEST, _LARGEST)
+    private_held = xp.clip(private_number, -limit, limit)
     # As an integer: XLA would else reorder the product to 2^44 spacings first, which may be infinite.
-    private_far = jnp.rint(private_held / spacing * 2.0**-_FAR).astype(jnp.int64) << _FAR
-    private_near = jnp.rint((private_held - private_far.astype(jnp.float64) * spacing) / spacing)
-    return private_far + private_near.astype(jnp.int64)
+    private_far = xp.rint(private_held / spacing * 2.0**-_FAR).astype(np.int64) << _FAR
+    private_near = xp.rint((private_held - private_far.astype(np.float64) * spacing) / spacing)
+    return private_far + private_near.astype(np.int64)
 
 
 @compiled()

@@ -25,6 +25,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -154,7 +155,7 @@ def _fill(
     Returns:
         (words used, draws made, slabs behind the draw under way, whether it is one for `_settled`).
     """
-    w, n, limit = start, out.shape[0], words.shape[0] - _LEAST_WORDS
+    w, n, limit = start, len(out), len(words) - _LEAST_WORDS
     while done < n and w <= limit:
         head = words[w]  # 9 bits of slot, the sign, 54 bits against the threshold
         tail = words[w + 1]  # the place in the slab, and the beginning of u
@@ -192,6 +193,26 @@ def _fill(
         out[done] = ((fine >> (coarser - 1)) + 1) >> 1
         done += 1
     return w, done, base, False
+
+
+FEW = 20_000  # draws, some microseconds each in Python; numba takes .7 seconds to load
+
+
+def _fill_few(
+    words: NDArray[np.uint64], start: int, base: int, laplace: bool, doubt: int, coarser: int, *rest: Any
+) -> tuple[int, int, int, bool]:
+    """`_fill` in Python's integers: the same draws of the same words."""
+    first, alias, out, done = rest
+    some = words[start : start + 4 * (len(out) - done) + 64].tolist()
+    tables = (first.tolist(), alias.tolist())
+    used, done, base, doubtful = _in_integers()(some, 0, base, laplace, doubt, coarser, *tables, out, done)
+    return start + used, done, base, doubtful
+
+
+@functools.cache
+def _in_integers() -> Callable[..., Any]:
+    integers = SimpleNamespace(int64=int, uint64=int)
+    return _fill.in_python(np=integers, _exp_minus=_exp_minus.in_python())
 
 
 def _exp_bounds(start: tuple[int, int], end: tuple[int, int], bits: int) -> tuple[int, int]:
@@ -311,12 +332,13 @@ class ExactNoise:
         table = _laplace_table() if laplace else _normal_table()
         coarser = min(FINEST + 1 - exponent, 63)
         out = np.empty(math.prod(shape), np.int64)
+        fill = _fill_few if out.size <= FEW and not _fill.is_made else _fill
         with self._lock:
             done, base = 0, 0
             while done < out.size:
                 if self._words.size - self._next < _LEAST_WORDS:
                     self._fetch()
-                self._next, done, base, doubtful = _fill(
+                self._next, done, base, doubtful = fill(
                     self._words,
                     self._next,
                     base,

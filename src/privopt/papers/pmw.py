@@ -18,7 +18,7 @@ from privopt.mechanisms.tests import AboveThreshold
 from privopt.planning.cell_weights import WorkloadTask, loudness
 from privopt.planning.plan import Finding
 from privopt.planning.task import Forecast
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.problems.workload import Workload
 from privopt.public import Public
 from privopt.queries.marginals import MarginalMeans, TableAnswer, TableAnswerError
@@ -159,7 +159,7 @@ class Session:
         guess = float(values @ self._weights)
         if self._test is None:
             return guess
-        with double_precision():
+        with in_float64():
             return self._tested(self._test, values, guess)
 
     def _tested(self, test: Stream, values: NDArray[np.float64], guess: float) -> float:

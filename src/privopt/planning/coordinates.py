@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.later import Array, Float, jax, jnp
+from privopt.precision import run_arrays
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import MappedRidge, Regulariser, Ridge, Step
 
@@ -119,11 +120,12 @@ class Coordinates:
         regulariser = problem.regulariser
         if isinstance(regulariser, Ridge):
             weights = regulariser.weights or (1.0,) * len(self.matrix)
-            strengths = regulariser.strength * jnp.asarray(weights, jnp.float64)
-            ridge = MappedRidge(jnp.asarray(self.matrix), strengths)
+            xp = run_arrays()
+            strengths = regulariser.strength * xp.asarray(weights, np.float64)
+            ridge = MappedRidge(xp.asarray(self.matrix), strengths)
             mapped: Regulariser = ridge
             if self.anchor is not None:
-                mapped = AnchoredRidge(ridge, jnp.asarray(self.pull, float), self.inward(self.anchor))
+                mapped = AnchoredRidge(ridge, xp.asarray(self.pull, float), self.inward(self.anchor))
             return replace(problem, regulariser=mapped, growth=None, constant=None)
         return replace(
             problem, growth=None, constant=None
@@ -131,11 +133,12 @@ class Coordinates:
 
     def outward(self, params: Array) -> Array:
         """w = B v."""
-        return jnp.asarray(self.matrix) @ params
+        return run_arrays().asarray(self.matrix) @ params
 
     def inward(self, params: Array) -> Array:
         """v = B^-1 w."""
-        return jnp.linalg.solve(jnp.asarray(self.matrix), params)
+        xp = run_arrays()
+        return xp.linalg.solve(xp.asarray(self.matrix), params)
 
 
 # ------------------------------------------------------------------------------------------------------------

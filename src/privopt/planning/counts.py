@@ -63,11 +63,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from privopt.later import Array, jnp
+from privopt.later import Array
 from privopt.planning import shrinkage
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.task import Instance
 from privopt.planning.whitening import LossConstants, WhiteningRule
+from privopt.precision import run_arrays
 from privopt.problems.losses import Loss, Poisson, Quantile
 from privopt.problems.magnitudes import interval_ends
 from privopt.problems.problem import Problem
@@ -273,7 +274,9 @@ class CountsRule:
         """Zeros with the logarithm of the mean in the constant column; another start stays as it is."""
         if np.any(np.asarray(start)):
             return start
-        return jnp.asarray(start).at[self.column].set(math.log(found.mean))
+        begun = np.array(start)
+        begun[self.column] = math.log(found.mean)
+        return run_arrays().asarray(begun)
 
     def slope(self, found: Level, signal: float) -> float:
         """c, the clip over the length of a typical row in v."""
@@ -299,7 +302,9 @@ class CountsRule:
         known = 1.0 + (stddev / (CUT * found.mean)) ** 2
         weight = min(1.0, self._noise(rows.signal) / QUIET) / known
         missing = max(0.0, math.log(found.mean) - float(mean + 0.5 * spread**2))
-        return params.at[self.column].add(weight * missing)
+        moved = np.array(params)
+        moved[self.column] += weight * missing
+        return run_arrays().asarray(moved)
 
     def _noise(self, signal: float) -> float:
         """N, for rows of a typical length."""

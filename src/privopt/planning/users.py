@@ -34,7 +34,7 @@ from numpy.typing import ArrayLike
 
 from privopt.json_values import json_value
 from privopt.ledger.curves import gaussian_epsilon
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.problems.problem import Problem
 from privopt.public import CAPS, of_users
 
@@ -218,7 +218,7 @@ def clip_from(
     Raises:
         ValueError: all gradients are zero or not finite, so that no scale can be read off.
     """
-    with double_precision():
+    with in_float64():
         rows = jnp.asarray(public_features, jnp.float64)
         targets = jnp.asarray(public_targets, jnp.float64)
         point = (

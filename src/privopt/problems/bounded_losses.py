@@ -13,8 +13,11 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from privopt.later import jnp
+import numpy as np
+
+from privopt.later import jax, jnp
 from privopt.named_arguments import refuses_unknown
+from privopt.precision import arrays_of
 from privopt.problems.glm import GLMLoss, KernelCode, LossFacts, ScalarLoss, Values
 from privopt.problems.pieces import Knot, Pieces, step
 
@@ -188,14 +191,14 @@ class Capped(GLMLoss):
         residual = prediction - target
         steepest = self._steepest
         if self.of == "squared":
-            return jnp.clip(self._squared_slope(residual), -steepest, steepest)
+            return arrays_of(residual).clip(self._squared_slope(residual), -steepest, steepest)
         below, above = self.sides
         slope = (
             (below + above) * smoothed_step(residual, self.width)
             - below * smoothed_step(residual + self.cap, self.width)
             - above * smoothed_step(residual - self.cap, self.width)
         )
-        return jnp.clip(slope, -below, above)
+        return arrays_of(residual).clip(slope, -below, above)
 
     def _squared_slope(self, residual: Values) -> Values:
         if self.width == 0.0:
@@ -239,9 +242,10 @@ def smoothed_ramp(position: Values, halfwidth: float) -> Values:
 
 def smoothed_step(position: Values, halfwidth: float) -> Values:
     """The derivative of `smoothed_ramp`, from 0 to 1; 1/2 at a corner."""
+    xp = arrays_of(position)
     if halfwidth == 0.0:
-        return 0.5 * (1.0 + jnp.sign(position))
-    return jnp.clip((position + halfwidth) / (2.0 * halfwidth), 0.0, 1.0)
+        return 0.5 * (1.0 + xp.sign(position))
+    return xp.clip((position + halfwidth) / (2.0 * halfwidth), 0.0, 1.0)
 
 
 def smoothed_step_slope(position: Values, halfwidth: float) -> Values:
@@ -251,9 +255,14 @@ def smoothed_step_slope(position: Values, halfwidth: float) -> Values:
     return (jnp.abs(position) <= halfwidth).astype(position.dtype) / (2.0 * halfwidth)
 
 
+def sigmoid(position: Values) -> Values:
+    """`1 / (1 + exp(-x))`."""
+    return jax.nn.sigmoid(position) if arrays_of(position) is jnp else 1.0 / (1.0 + np.exp(-position))
+
+
 def as_label(target: Values) -> Values:
     """The target as a label that the constants hold for: the compiled formulas do the same."""
-    return jnp.clip(target, -1.0, 1.0)
+    return arrays_of(target).clip(target, -1.0, 1.0)
 
 
 def where_margin_at_least(least_margin: Values, target: Values) -> tuple[Values, Values]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from privopt.later import jax, jnp
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.problems.saddle import Game, Who
 from privopt.problems.vertices import Vertices
 
@@ -117,7 +117,7 @@ def nonprivate_best_payoff(
     Privacy:
         None: the records are read as they are.
     """
-    with double_precision():
+    with in_float64():
         rows = jnp.asarray(np.asarray(features, np.float64))
         labels = jnp.zeros(len(rows)) if targets is None else jnp.asarray(np.asarray(targets, np.float64))
         fixed = jnp.asarray(np.asarray(against, np.float64))

@@ -8,8 +8,12 @@ target of the declared domain.
 import math
 from dataclasses import dataclass
 
+import numpy as np
+from scipy.special import softmax as softmax_of
+
 from privopt.later import jax, jnp
 from privopt.named_arguments import refuses_unknown
+from privopt.precision import arrays_of
 from privopt.problems.bounded_losses import (
     Absolute,
     Capped,
@@ -17,6 +21,7 @@ from privopt.problems.bounded_losses import (
     Ramp,
     as_label,
     capped,
+    sigmoid,
     smoothed_ramp,
     smoothed_step,
     smoothed_step_slope,
@@ -82,7 +87,7 @@ class Logistic(ScalarLoss):
 
     def slope(self, prediction: Values, target: Values) -> Values:
         label = as_label(target)
-        return -label * jax.nn.sigmoid(-label * prediction)
+        return -label * sigmoid(-label * prediction)
 
     def second_derivative(self, prediction: Values, target: Values) -> Values:
         label = as_label(target)
@@ -102,7 +107,7 @@ class Logistic(ScalarLoss):
 
     def steepest_slope(self, prediction: Values) -> Values:
         """`1 / (1 + exp(-|t|))`, of the less likely label."""
-        return jax.nn.sigmoid(jnp.abs(prediction))
+        return sigmoid(abs(prediction))
 
     def predict_mean(self, prediction: Values) -> Values:
         return jax.nn.sigmoid(prediction)
@@ -164,7 +169,8 @@ class Huber(ScalarLoss):
         return near * (residual - 0.5 * near)
 
     def slope(self, prediction: Values, target: Values) -> Values:
-        return jnp.clip(prediction - target, -self.threshold, self.threshold)
+        residual = prediction - target
+        return arrays_of(residual).clip(residual, -self.threshold, self.threshold)
 
     def second_derivative(self, prediction: Values, target: Values) -> Values:
         residual = prediction - target
@@ -331,7 +337,7 @@ class Poisson(ScalarLoss):
         )
 
     def slope(self, prediction: Values, target: Values) -> Values:
-        return self.predict_mean(prediction) - jnp.clip(target, 0.0, self.max_count)
+        return self.predict_mean(prediction) - arrays_of(target).clip(target, 0.0, self.max_count)
 
     def second_derivative(self, prediction: Values, target: Values) -> Values:
         rate = self.predict_mean(prediction)
@@ -349,7 +355,8 @@ class Poisson(ScalarLoss):
         )
 
     def predict_mean(self, prediction: Values) -> Values:
-        return jnp.exp(jnp.minimum(prediction, self.max_log_rate))
+        xp = arrays_of(prediction)
+        return xp.exp(xp.minimum(prediction, self.max_log_rate))
 
 
 @dataclass(frozen=True)
@@ -383,6 +390,8 @@ class Softmax(GLMLoss):
         return jax.nn.logsumexp(prediction, axis=-1) - at_target
 
     def slope(self, prediction: Values, target: Values) -> Values:
+        if arrays_of(prediction) is np:
+            return softmax_of(prediction, axis=-1) - (np.arange(self.outputs) == target[..., None])
         return jax.nn.softmax(prediction, axis=-1) - self._one_hot(prediction, target)
 
     def predict_mean(self, prediction: Values) -> Values:

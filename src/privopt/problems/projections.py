@@ -192,6 +192,12 @@ def scale_of(params: Float[Array, "..."]) -> Float[Array, ""]:
     return jax.lax.stop_gradient(scale)
 
 
+def scales_of(rows: Float[Array, "rows K"]) -> Float[Array, " rows"]:
+    """`scale_of` of each row, in NumPy."""
+    limits, largest = np.finfo(np.float64), np.max(np.abs(rows), axis=1, initial=0.0)
+    return np.clip(largest, float(limits.tiny) * 2.0**20, float(limits.max) * 2.0**-20)
+
+
 def l2_norm(params: Float[Array, "..."]) -> Float[Array, ""]:
     """The Euclidean norm of all entries; its derivative at 0 is 0."""
     scale = scale_of(params)

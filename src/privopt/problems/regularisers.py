@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from privopt.later import Array, Float, jax, jnp
+from privopt.precision import arrays_of
 
 Weights: TypeAlias = tuple[float, ...]
 Step: TypeAlias = Float[Array, ""] | float
@@ -287,7 +288,7 @@ def _by_row(numbers: Float[Array, " d"], params: Float[Array, "..."]) -> Float[A
 
 
 def _column(weights: Weights | None, params: Float[Array, "..."]) -> Float[Array, "..."] | float:
-    return 1.0 if weights is None else _by_row(jnp.asarray(weights, params.dtype), params)
+    return 1.0 if weights is None else _by_row(arrays_of(params).asarray(weights, params.dtype), params)
 
 
 def _check(name: str, strength: float) -> None:
@@ -363,4 +364,4 @@ class MappedRidge(Regulariser, is_static=False):
 
 def strongest(regulariser: Regulariser) -> float:
     """The largest strength on a coordinate of w of a ridge in other coordinates; 0 for no penalty."""
-    return float(jnp.max(regulariser.strengths)) if isinstance(regulariser, MappedRidge) else 0.0
+    return float(np.max(np.asarray(regulariser.strengths))) if isinstance(regulariser, MappedRidge) else 0.0

@@ -19,9 +19,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
-from privopt.later import Array, Bool, Float, jax, jnp
+import numpy as np
+
+from privopt.later import Array, Bool, Float, is_jax, jax, jnp
 from privopt.ledger.events import EveryUnit, Sampling, expected_units
-from privopt.problems.projections import scale_of
+from privopt.precision import arrays_of
+from privopt.problems.projections import scale_of, scales_of
 from privopt.proofs.huberised_objective import HuberisedObjective
 from privopt.proofs.huberised_sum import LossSum
 from privopt.public import Public, Relation, Weighting
@@ -76,6 +79,10 @@ def shrunk_radius(radius: Scalar) -> Array:
         be seen through any noise; one below 1e-100, or not a number, becomes 0, since its sensitivity could underflow
         to 0 where the contributions do not.
     """
+    if not is_jax(radius):
+        stated = float(radius)
+        cut = stated if math.isinf(stated) else min(stated, LARGEST_RADIUS)
+        return np.float64(cut * (1.0 - ROUNDING_MARGIN) if stated >= SMALLEST_RADIUS else 0.0)
     stated = jnp.asarray(radius, jnp.float64)
     cut = jnp.where(jnp.isinf(stated), stated, jnp.minimum(stated, LARGEST_RADIUS)) * (1.0 - ROUNDING_MARGIN)
     return jnp.where(stated >= SMALLEST_RADIUS, cut, 0.0)
@@ -127,19 +134,20 @@ def clip_rows_to_ball(
         too long becomes `(s / scale) (radius / (|s / scale| |a|))`: every number in it is normal, since a stored row is
         zero or no shorter than `data.rows.LEAST_PEAK`, so nothing is rounded more coarsely than float64 states.
     """
-    private_finite = jnp.all(jnp.isfinite(private_coefficients), axis=1)
-    private_kept = jnp.where(private_finite[:, None], private_coefficients, 0.0)
-    private_scale = jax.vmap(scale_of)(private_kept)
+    xp = arrays_of(private_coefficients)
+    private_finite = xp.all(xp.isfinite(private_coefficients), axis=1)
+    private_kept = xp.where(private_finite[:, None], private_coefficients, 0.0)
+    private_scale = scales_of(private_kept) if xp is np else jax.vmap(scale_of)(private_kept)
     private_unit = private_kept / private_scale[:, None]
     if norm == "l2":
-        private_length = jnp.sqrt(jnp.sum(private_unit * private_unit, axis=1))
+        private_length = xp.sqrt(xp.sum(private_unit * private_unit, axis=1))
     else:
-        private_length = jnp.max(jnp.abs(private_unit), axis=1)
+        private_length = xp.max(xp.abs(private_unit), axis=1)
     private_size = private_length * private_norms
     aim = shrunk_radius(radius)
     private_inside = (private_scale * private_size <= aim) & (aim > 0)
-    private_factor = aim / jnp.where(private_size > 0, private_size, 1.0)
-    return jnp.where(private_inside[:, None], private_kept, private_unit * private_factor[:, None])
+    private_factor = aim / xp.where(private_size > 0, private_size, 1.0)
+    return xp.where(private_inside[:, None], private_kept, private_unit * private_factor[:, None])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,7 +301,7 @@ class AtPoint(MeanQuery):
     def shape(self, public: Public) -> tuple[int, ...]:
         """The shape of the parameters."""
         del public
-        return tuple(jnp.shape(self.at))
+        return tuple(np.shape(self.at))
 
 
 class Clipped(MeanQuery):

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from privopt.later import Array, Float, jax, jnp
 from privopt.ledger.events import EveryUnit, Sampling, expected_units
+from privopt.precision import arrays_of
 from privopt.problems.losses import Logistic, ScalarLoss
 from privopt.problems.magnitudes import interval_ends
 from privopt.public import Public, Weighting
@@ -123,6 +124,10 @@ def unpack(vector: Float[Array, " k"], d: int) -> Float[Array, "d d"]:
             f"a packed symmetric matrix of order d = {d} has shape ({packed_length(d)},), got {vector.shape}."
         )
     rows, columns, weights = _triangle(d)
+    if arrays_of(vector) is np:
+        matrix = np.zeros((d, d))
+        matrix[rows, columns] = matrix[columns, rows] = np.asarray(vector) / weights
+        return matrix
     entries = jnp.asarray(vector) / weights
     return jnp.zeros((d, d), entries.dtype).at[rows, columns].set(entries).at[columns, rows].set(entries)
 

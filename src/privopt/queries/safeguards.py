@@ -12,7 +12,7 @@ from typing import Any
 
 from privopt.later import Array, Float, deferred, is_array, jax, jnp
 from privopt.ledger.events import Sampling
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.problems.black_box import BlackBox
 from privopt.problems.glm import RecordLoss
 from privopt.problems.projections import scale_of
@@ -278,7 +278,7 @@ def require_pure_loss(loss: Any, shape: tuple[int, ...], public: Public) -> None
 
 @cache
 def _trace_loss(value: Any, shape: tuple[int, ...], d: int, name: str) -> None:
-    with double_precision():
+    with in_float64():
         traced = jax.make_jaxpr(value)(jnp.zeros(shape), jnp.zeros(d), jnp.zeros(()))
     _require_no_effects(traced, f"the loss {name!r}")
 
@@ -300,7 +300,7 @@ def require_pure_payoff(game: Game, public: Public) -> None:
 @cache
 def _trace_payoff(game: Game, sizes: tuple[int, int], d: int) -> None:
     x, y = (jnp.zeros(size) for size in sizes)
-    with double_precision():
+    with in_float64():
         traced = jax.make_jaxpr(game.payoff)(x, y, jnp.zeros(d), jnp.zeros(()))
     _require_no_effects(traced, "the payoff")
 
@@ -324,7 +324,7 @@ def _trace(query: MeanQuery, public: Public) -> None:
             at = jnp.zeros(jax.eval_shape(query.points).shape[1])
         if isinstance(loss, RecordLoss | BlackBox) and at is not None:
             require_pure_loss(loss, jnp.shape(at), public)
-    with double_precision():
+    with in_float64():
         traced = jax.make_jaxpr(partial(_contribution, public=public))(query)
     _require_no_effects(traced, query.name)
     _require_shape(query, traced.out_avals[-1].shape, public)

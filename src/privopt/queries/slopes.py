@@ -8,6 +8,7 @@ import numpy as np
 
 from privopt.later import Array, Float, is_jax, is_traced, jax, jnp
 from privopt.ledger.events import EveryUnit, Sampling, expected_units
+from privopt.precision import arrays_of
 from privopt.problems.losses import GLMLoss, Loss
 from privopt.proofs.gradient_spread import diameter_bound, is_bounded, norm_bound
 from privopt.public import Public, Relation
@@ -119,7 +120,8 @@ def balance(loss: GLMLoss, private_predictions: Array, private_norms: Array, cli
     private_longest = loss.steepest_slope(private_flat) * private_norms
     aim = shrunk_radius(clip)
     private_over = private_longest > aim
-    return jnp.where(private_over, aim / jnp.where(private_over, private_longest, 1.0), 1.0)
+    xp = arrays_of(private_longest)
+    return xp.where(private_over, aim / xp.where(private_over, private_longest, 1.0), 1.0)
 
 
 def record_gradient(
@@ -200,7 +202,7 @@ def slope_form(
         points=columns[0] if len(columns) == 1 else numbers.concatenate(columns, axis=1),
         coefficients=coefficients,
         outputs=loss.outputs,
-        shape=tuple(jnp.shape(points[0])),
+        shape=tuple(np.shape(points[0])),
         radius=radius,
         norm=norm,
         averages=averages,

@@ -28,7 +28,7 @@ from privopt.curator.transcript import Transcript
 from privopt.errors import ReplayMismatch
 from privopt.estimators.stages import GIVEN
 from privopt.json_values import json_value
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.public import Relation
 from privopt.replays.recipes import ESTIMATOR, UNRECORDED, Unwritten, written
 from privopt.replays.rerun import MOST_WORK, Again, Unreplayable, rebuilt
@@ -206,7 +206,7 @@ def _replayed(
     if wrong is not None:
         return _wrong(report, wrong)
     try:
-        with warnings.catch_warnings(), np.errstate(all="ignore"), double_precision():
+        with warnings.catch_warnings(), np.errstate(all="ignore"), in_float64():
             warnings.simplefilter("ignore")
             found, numbers = again.run(recorded)
             pairs = _worst_by_name(_pairs(report, found, numbers, model))

@@ -30,7 +30,7 @@ from privopt.later import jnp
 from privopt.ledger.amounts import Budget
 from privopt.planning.plan import Plan
 from privopt.planning.row_length import SourceColumn
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.problems.problem import Problem
 from privopt.public import Public, Relation
 from privopt.replays.recipes import ESTIMATOR, MINIMIZE, Unwritten, read, recipe_of, recipe_of_fit
@@ -99,7 +99,7 @@ def rebuilt(recipe: Mapping[str, Any]) -> Again:
             f"its solver takes more than {MOST_STEPS:,} steps, or its data have too many units"
         )
     try:
-        with double_precision():
+        with in_float64():
             return make(recipe)
     except Unreplayable:
         raise

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
+import numpy as np
+
 from privopt.curator.base import Curator
-from privopt.later import Array, jnp
+from privopt.later import Array
 from privopt.ledger.events import Event, Repeated
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning.averaging import RELEASE_SECONDS, pass_seconds, value_seconds
@@ -16,6 +18,7 @@ from privopt.planning.kl_theory import common_indicators
 from privopt.planning.notices import declared_of_black_box, faint_signal
 from privopt.planning.plan import Finding, Plan
 from privopt.planning.task import Forecast, Instance
+from privopt.precision import run_arrays
 from privopt.problems.black_box import BlackBox
 from privopt.problems.glm import GLMLoss
 from privopt.problems.grouped_loss import GroupedLoss
@@ -69,12 +72,13 @@ class Solver(Program[Problem]):
         shape = problem.parameter_shape(curator.public)
 
         def run() -> Outcome:
-            first = jnp.zeros(shape, jnp.float64) if start is None else jnp.asarray(start, jnp.float64)
+            xp = run_arrays()
+            first = xp.zeros(shape, np.float64) if start is None else xp.asarray(start, np.float64)
             if first.shape != shape:
                 raise ValueError(f"start must have shape {shape}, got {first.shape}.")
             return self.run(curator, problem, problem.constraint.project(first))
 
-        return self.concluded(curator, run)
+        return self.concluded(curator, problem, run)
 
     # Other coordinates -------------------------------------------------------------------------------------------
     def in_coordinates(self, coordinates: Coordinates) -> Self:

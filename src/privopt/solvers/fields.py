@@ -27,6 +27,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from privopt.later import jax, jnp
+from privopt.precision import is_in_numpy
 
 _KEY = "declared"
 AUTO_CLIP = "auto"  # for the field `clip`: chosen privately
@@ -208,6 +209,13 @@ def guarded(step: Callable[..., State]) -> Callable[..., State]:
     @functools.wraps(step)
     def kept(state: State, *arguments: Any, **options: Any) -> State:
         moved = step(state, *arguments, **options)
+        if is_in_numpy():
+            finite = bool(state.finite) and all(  # type: ignore[attr-defined]
+                np.all(np.abs(leaf) <= LARGEST)
+                for leaf in moved
+                if np.issubdtype(np.result_type(leaf), np.floating)
+            )
+            return (moved if finite else state)._replace(finite=np.bool_(finite))
         finite = _is_finite(moved) & state.finite  # type: ignore[attr-defined]
         still = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, state)
         return still._replace(finite=finite)

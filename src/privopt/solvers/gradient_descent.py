@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from privopt.curator.base import Curator
-from privopt.later import Array, Bool, Float, jax, jnp
+from privopt.later import Array, Bool, Float, jax, plain
 from privopt.ledger.events import Event, Sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_theory
@@ -32,9 +32,11 @@ from privopt.planning.improvement import Evidence
 from privopt.planning.notices import long_steps
 from privopt.planning.shrinkage import NoisePath, newton_end, newton_share
 from privopt.planning.task import Forecast, Instance
+from privopt.precision import arrays_of, run_arrays
+from privopt.problems.constraints import Unconstrained
 from privopt.problems.losses import GLMLoss, Logistic
 from privopt.problems.problem import Problem
-from privopt.problems.regularisers import strongest
+from privopt.problems.regularisers import NoRegulariser, Ridge, strongest
 from privopt.public import Public
 from privopt.queries.slopes import ClippedGradient
 from privopt.result import Outcome, ending
@@ -316,6 +318,12 @@ class GradientDescent(StepwiseSolver):
             return f"the {loss.name} loss has no balanced clip: use balanced=False"
         return None
 
+    def steps_in_numpy(self, problem: Problem) -> bool:
+        """Of the library's generalised-linear losses, with a ridge or no penalty, and no set."""
+        known = isinstance(problem.loss, GLMLoss) and problem.loss.kernel_code is not None
+        plain_penalty = isinstance(problem.regulariser, Ridge | NoRegulariser)
+        return known and plain_penalty and isinstance(problem.constraint, Unconstrained)
+
     def filled(self, instance: Instance) -> Self:
         """The open fields from public numbers.
 
@@ -341,9 +349,11 @@ class GradientDescent(StepwiseSolver):
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 4, with momentum and averaging. A slope is a released gradient plus that of the penalty."""
-        step = partial(_step, problem=problem, shrinks=bool(self.shrinks), restarts=bool(self.restarts))
-        zeros = jnp.zeros_like(start)
-        state = DescentState(start, start, start, zeros, jnp.zeros(()), jnp.asarray(True))
+        xp = run_arrays()
+        moved_by, with_penalty = (plain(one) if xp is np else one for one in (_step, _with_penalty))
+        step = partial(moved_by, problem=problem, shrinks=bool(self.shrinks), restarts=bool(self.restarts))
+        zeros = xp.zeros_like(start)
+        state = DescentState(start, start, start, zeros, xp.zeros(()), xp.asarray(True))
         points: list[Array] = []
         gradients: list[Array] = []
         slopes: list[Array] = []
@@ -355,7 +365,7 @@ class GradientDescent(StepwiseSolver):
             gradient = curator.release(query, noise)
             deviation = _deviation(noise, query, curator.public)
             if self.secant or keeps_points:
-                slopes.append(_with_penalty(problem, gradient, state.at))
+                slopes.append(with_penalty(problem, gradient, state.at))
             if self.secant:
                 shown = shown.after(state.at, slopes[-1], deviation)
             if keeps_points:
@@ -432,18 +442,19 @@ class GradientDescent(StepwiseSolver):
         assert isinstance(problem.loss, GLMLoss)
         # The noise multiplier of the mean of all T released gradients: sqrt(sum_t z_t^2) / T.
         multiplier = math.sqrt(sum(noise.noise_multiplier**2 for noise in self.mechanisms())) / self.steps
-        point = jnp.mean(jnp.stack(points), axis=0)
+        xp = run_arrays()
+        point = xp.mean(xp.stack(points), axis=0)
         end = newton_end(
             self.rows,
             point,
-            jnp.mean(jnp.stack(slopes), axis=0),
+            xp.mean(xp.stack(slopes), axis=0),
             start=start,
             curvature=problem.loss.curvature,
             ridge=strongest(problem.regulariser),
             noise=multiplier * public.relation.factor * self.clip / public.n,
         )
         share = newton_share(self.rows, point, fades=isinstance(problem.loss, Logistic))
-        return (1.0 - share) * state.average + share * jnp.asarray(end)
+        return (1.0 - share) * state.average + share * xp.asarray(end)
 
     def _noise_factors(self) -> NDArray[np.float64]:
         """The ratio of each step's noise multiplier to `noise_multiplier`, (T,): 1 / sqrt(T share_t)."""
@@ -560,8 +571,9 @@ def _step(
     params = move(state.at, gradient, step_size)
     moved, age = params - state.params, state.age
     if restarts:  # O'Donoghue, Candes 2015, the gradient scheme
-        uphill = jnp.sum((state.at - params) * moved) > 0
-        age = jnp.where(uphill, 0.0, age + 1.0)
+        xp = arrays_of(moved)
+        uphill = xp.sum((state.at - params) * moved) > 0
+        age = xp.where(uphill, 0.0, age + 1.0)
         momentum = age / (age + 3.0)
     return DescentState(
         params=params,

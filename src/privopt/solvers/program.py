@@ -20,7 +20,7 @@ from privopt.planning.averaging import data_bytes, loading_seconds
 from privopt.planning.notices import NO_RELEASES, extreme_epsilon
 from privopt.planning.plan import Finding, Plan
 from privopt.planning.task import Forecast, Task
-from privopt.precision import double_precision
+from privopt.precision import run_in_numpy
 from privopt.public import Public
 from privopt.result import Outcome, Result
 from privopt.solvers.fields import check_fields, declared
@@ -28,6 +28,10 @@ from privopt.solvers.needs import Need
 
 P = TypeVar("P")
 K = TypeVar("K", bound="Program[Any]")
+
+ROW_PASSES = (
+    4e6  # rows times passes from which on JAX and compiled kernels are worth the time that they take to load
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +150,16 @@ class Program(abc.ABC, Generic[P]):
                 f"{self.title} is not configured: {', '.join(missing)} not set. Call `configure(instance)` first."
             )
 
-    def concluded(self, curator: Curator, run: Callable[[], Outcome]) -> Result:
+    def steps_in_numpy(self, problem: P) -> bool:
+        """Whether it has steps and queries that NumPy computes as well as JAX does, for this problem."""
+        del problem
+        return False
+
+    def runs_in_numpy(self, problem: P, public: Public) -> bool:
+        """Whether a run is in NumPy: by public sizes alone, so that it is wherever the records are."""
+        return self.steps_in_numpy(problem) and not public.by_user and public.n * self.passes() < ROW_PASSES
+
+    def concluded(self, curator: Curator, problem: P, run: Callable[[], Outcome]) -> Result:
         """The result of a run of this program in float64; each kind of program has a `solve` that calls this.
 
         Raises:
@@ -154,7 +167,7 @@ class Program(abc.ABC, Generic[P]):
             BudgetExceeded, PlanMismatch: the curator refused a release.
         """
         self.check_configured()
-        with double_precision():
+        with run_in_numpy(is_so=self.runs_in_numpy(problem, curator.public)):
             return Result.of(run(), curator.transcript)
 
     # What it can solve -------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from privopt.errors import NotPriceable
 from privopt.later import Array, jax, jnp
 from privopt.planning.counts import constant_column
 from privopt.planning.task import Instance
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.problems.black_box import BlackBox
 from privopt.problems.constraints import Constraint, L1Ball, Polytope, Product, Simplex
 from privopt.problems.grouped_loss import GroupedLoss
@@ -383,7 +383,7 @@ def _no_pair_refutes(loss: RecordLoss, shape: tuple[int, ...], features: int, ro
     rng = np.random.default_rng(0)
     first, second = _points(rng, pairs, shape, row_bound)
     rows, targets = _records(rng, pairs, features, row_bound)
-    with double_precision():
+    with in_float64():
         values = jax.jit(jax.vmap(loss.value))
         low, high, middle = (
             np.asarray(values(jnp.asarray(at), rows, targets))
@@ -404,7 +404,7 @@ def _has_jump(loss: RecordLoss, shape: tuple[int, ...], features: int, row_bound
     rng = np.random.default_rng(1)
     low, high = _points(rng, segments, shape, row_bound)
     rows, targets = _records(rng, RECORDS, features, row_bound)
-    with double_precision():
+    with in_float64():
         each = jax.vmap(loss.gradient, in_axes=(None, 0, 0))
         means = jax.jit(jax.vmap(lambda at: jnp.mean(each(at, rows, targets), axis=0)))
         lengths = jax.jit(jax.vmap(lambda at: jnp.mean(jnp.linalg.norm(each(at, rows, targets), axis=-1))))
@@ -435,5 +435,5 @@ def _records(rng: np.random.Generator, count: int, features: int, row_bound: flo
     """Rows of the longest length, (count, features), and targets of `TARGETS`, (count,)."""
     rows = rng.normal(size=(count, features))
     rows *= row_bound / np.linalg.norm(rows, axis=1, keepdims=True)
-    with double_precision():
+    with in_float64():
         return jnp.asarray(rows), jnp.asarray(rng.choice(TARGETS, count))

@@ -10,11 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from privopt.curator.base import Curator
-from privopt.later import Array, jnp
+from privopt.later import Array
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import counts
 from privopt.planning.coordinates import RowSpectrum
 from privopt.planning.shrinkage import STEPS, Estimate, NoisePath, constants_of, shrinkage, two_columns
+from privopt.precision import run_arrays
 from privopt.problems.losses import GLMLoss, Quantile
 from privopt.problems.problem import Problem
 from privopt.queries.slopes import ClippedGradient
@@ -67,11 +68,11 @@ def at_level(curator: Curator, loss: Quantile, params: Array, constant: int, *, 
     view = curator.view(basis, curator.public.row_bound * float(np.linalg.norm(basis)) * (1.0 + 1e-6))
     low, high = -counts.FARTHEST, counts.FARTHEST
     for _ in range(counts.steps(is_private=noise.noise_multiplier > 0)):
-        at = jnp.asarray([1.0 / thin, 0.5 * (low + high)])
+        at = run_arrays().asarray([1.0 / thin, 0.5 * (low + high)])
         slope = view.release(ClippedGradient(loss=corner, at=at, clip=clip), noise)[1]
         low, high = counts.halved(low, high, float(slope))
     found[constant] += 0.5 * (low + high)
-    return jnp.asarray(found)
+    return run_arrays().asarray(found)
 
 
 # ---- Scale and shift of a result's predictions, learnt from gradients by these two numbers alone -----------
@@ -101,7 +102,7 @@ def rescaled(
     loss, columns = problem.loss, two_columns(rows, params)
     assert isinstance(loss, GLMLoss)
     kept = 1.0 if path is None else shrinkage(path, columns.found, loss)
-    basis = jnp.asarray(columns.basis)
+    basis = run_arrays().asarray(columns.basis)
     ridge = basis.T @ problem.regulariser.gradient(basis)
     estimate = Estimate.before(columns.found, kept, loss, np.asarray(ridge, np.float64))
     longest = curator.public.row_bound * float(np.linalg.norm(columns.basis)) * (1.0 + 1e-6)
@@ -110,11 +111,11 @@ def rescaled(
     for _ in range(STEPS):
         query = ClippedGradient(
             loss=loss,
-            at=jnp.asarray(estimate.theta),
+            at=run_arrays().asarray(estimate.theta),
             clip=clip,
             balanced=constants_of(loss).two_classes,
         )
         gradient = view.release(query, noise)
         deviation = noise.noise_multiplier * float(query.sensitivity(view.public))
         estimate = estimate.after(gradient, deviation)
-    return jnp.asarray(columns.basis @ estimate.theta)
+    return run_arrays().asarray(columns.basis @ estimate.theta)

@@ -133,7 +133,7 @@ class Synthesizer(Program[Workload]):
             BudgetExceeded, PlanMismatch: the curator refused a release.
         """
         self.check_applicable(workload, curator.public)
-        return self.concluded(curator, lambda: self.run(curator, workload))
+        return self.concluded(curator, workload, lambda: self.run(curator, workload))
 
 
 # ---- Models as JAX pytrees, so that results are compared and printed like those of other programs ----------

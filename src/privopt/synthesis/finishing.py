@@ -17,7 +17,7 @@ from privopt.mechanisms.additive import Gaussian
 from privopt.planning.cell_weights import WorkloadTask
 from privopt.planning.plan import Finding
 from privopt.planning.task import Forecast
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.problems.workload import Workload
 from privopt.public import Public
 from privopt.queries.marginals import MarginalMeans, MeanDistance, QueryMeans
@@ -174,7 +174,7 @@ class GraphicalModel:
     def marginal(self, columns: Sequence[int]) -> NDArray[np.float64]:
         """The weights of the cells of some columns, the first one running fastest."""
         names = [str(column) for column in columns]
-        with double_precision():
+        with in_float64():
             factor = self.field.project(tuple(names))
         cells = np.asarray(factor.values, np.float64)
         order = [list(factor.domain.attributes).index(name) for name in names]
@@ -194,7 +194,7 @@ class GraphicalModel:
         state = np.random.get_state()  # noqa: NPY002
         np.random.seed(int(rng.integers(2**32)))  # noqa: NPY002
         try:
-            with double_precision():
+            with in_float64():
                 drawn = self.field.synthetic_data(rows=rows)
         finally:
             np.random.set_state(state)  # noqa: NPY002
@@ -226,7 +226,7 @@ def fitted_by_pgm(
         )
         for one in _affordable(measured, domain)
     ]
-    with double_precision():
+    with in_float64():
         found = mbi.estimation.MirrorDescent().estimate(domain, fits, known_total=_RECORDS, iters=ITERATIONS)
     return GraphicalModel(levels, found)
 

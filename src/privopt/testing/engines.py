@@ -17,7 +17,7 @@ from privopt.later import jnp
 from privopt.ledger.events import EveryUnit, FixedSize, Poisson, Sampling
 from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.noise import NoiseSource
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.problems import losses
 from privopt.public import Relation
 from privopt.queries.base import MeanQuery
@@ -65,7 +65,7 @@ def check_engine(
         ContractViolation: which names the promise that was broken.
     """
     trials: list[_Trial] = []
-    with double_precision():
+    with in_float64():
         asked = list(queries) or plain_queries(columns)
         for setting in settings(columns, 1.5, (), relations=relations, layouts=layouts, storages=storages):
             again = (

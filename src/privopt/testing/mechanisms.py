@@ -16,7 +16,7 @@ from privopt.ledger import accounting
 from privopt.ledger.events import Event, GaussianEvent, LaplaceEvent, NonPrivateEvent
 from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.public import Relation
 from privopt.testing.toy_data import ContractViolation, Rule
 
@@ -48,7 +48,7 @@ def check_mechanism(
         ContractViolation: which names the promise that was broken.
     """
     again = f"check_mechanism(mechanism, draws={draws}, seed={seed})"
-    with double_precision():
+    with in_float64():
         event = _require_value(mechanism, again)
         if isinstance(mechanism, StreamMechanism):
             _require_hidden(mechanism, seed, again)

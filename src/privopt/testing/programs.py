@@ -32,7 +32,7 @@ from privopt.mechanisms.base import StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.vertex_stream import VertexStream
 from privopt.planning.task import Task
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.public import Public
 from privopt.queries.base import Query, StatisticOfHeld
 from privopt.result import Result
@@ -101,7 +101,7 @@ class ProgramTrial:
         Raises:
             ContractViolation: which names the one that was broken.
         """
-        with double_precision():
+        with in_float64():
             self.require_control()
             self.require_plan()
             self.require_repeatable()

@@ -15,7 +15,7 @@ from privopt.errors import ArgumentError
 from privopt.later import Array, jax, jnp
 from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.noise import NoiseSource
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.public import Relation
 from privopt.queries.base import ArgminQuery, ObjectiveQuery, PassQuery, Query, RecordsQuery, RecordSum
 from privopt.queries.safeguards import clips_by_itself, lengths_of
@@ -82,7 +82,7 @@ def check_query(
     largest, compared = 0.0, 0
     levels = tuple(levels)
     whole = f"check_query(query, columns={columns}, row_bound={row_bound}, levels={levels}, pairs={pairs}, seed={seed})"
-    with double_precision(), quietly(query, whole):
+    with in_float64(), quietly(query, whole):
         for setting in settings(
             columns, row_bound, levels, relations=relations, layouts=layouts, storages=storages
         ):

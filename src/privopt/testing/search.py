@@ -24,7 +24,7 @@ from privopt.later import jax, jnp
 from privopt.ledger.events import EveryUnit, Poisson, Sampling
 from privopt.ledger.payer import Unlimited
 from privopt.mechanisms.noise import NoiseSource
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.public import Public, Relation
 from privopt.queries.base import ArgminQuery, MeanQuery, ObjectiveQuery, PassQuery, Query, RecordsQuery
 from privopt.queries.lots import LotSum, drawn_lots, without_lot
@@ -505,7 +505,7 @@ def search_neighbours(
         )
     found = [found[place] for place in np.random.default_rng(seed).permutation(len(found))]
     tried, refused, largest, worst = 0, 0, -1.0, ""
-    with double_precision():
+    with in_float64():
         for number, (way, setting) in zip(range(-(-neighbours // ROUND)), cycle(found), strict=False):
             again = (
                 f"search_neighbours(query, columns={columns}, row_bound={row_bound}, levels={levels}, "

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from privopt.later import Array, Float, jax, jnp
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.problems.glm import GLMLoss
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
@@ -207,7 +207,7 @@ def fit_growth(
         )
     rows, labels = np.asarray(features, np.float64), np.asarray(targets, np.float64)
     eta = _default_step_size(problem, rows) if step_size is None else step_size
-    with double_precision():
+    with in_float64():
         width = problem.layout.size if problem.layout is not None else rows.shape[1]
         shape = (width,) if problem.loss.outputs == 1 else (width, problem.loss.outputs)
         first = jnp.zeros(shape) if start is None else jnp.asarray(problem.ravel(start), jnp.float64)

@@ -28,7 +28,7 @@ from privopt.engine.parts import ExactSum, Range, shares_of_parts
 from privopt.engine.placement import Placement
 from privopt.engine.reference import checked, group_ranges, product_bound, with_absent
 from privopt.ledger.events import Sampling
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.proofs.huberised_objective import HuberisedObjective
 from privopt.public import Public, Relation
 from privopt.queries.base import MeanQuery, PassQuery, Query, RecordsQuery, Scalar
@@ -245,7 +245,7 @@ class RayEngine:
         self, query: MeanQuery, private_draw: NDArray[np.int64] | None = None
     ) -> NDArray[np.float64]:
         """See `Engine.clipped_sum`: one call a worker, and one sum up from each."""
-        with double_precision(), np.errstate(all="ignore"):  # a warning must not depend on the data
+        with in_float64(), np.errstate(all="ignore"):  # a warning must not depend on the data
             question = question_of(checked(query, self.public))
             private_shares = self._shares(private_draw)
             if math.isinf(question.radius):
@@ -263,7 +263,7 @@ class RayEngine:
         """See `Engine.gather`: the workers compute those of their parts, and send them piece by piece."""
         width, n = math.prod(query.shape(self.public)), self.public.n
         self.require(type(query), n * width)
-        with double_precision(), np.errstate(all="ignore"):
+        with in_float64(), np.errstate(all="ignore"):
             question = question_of(checked(query, self.public))
             private_all: NDArray[np.float64] | None = None
             rows = max(most_units(self.public), self.private_count)

@@ -22,7 +22,7 @@ from privopt.engine.on_ray.layout import PartPlan, SentStep, StoredRows, read_pa
 from privopt.engine.parts import ExactSum, Range
 from privopt.engine.reference import ReferenceEngine
 from privopt.later import is_jax, jax
-from privopt.precision import double_precision
+from privopt.precision import in_float64
 from privopt.problems import losses
 from privopt.proofs.huberised_objective import HuberisedObjective
 from privopt.proofs.huberised_sum import LossSum
@@ -278,7 +278,7 @@ class Shard:
         numbers = list(parts)
         part = numbers[0]
         try:
-            with double_precision(), np.errstate(all="ignore"):
+            with in_float64(), np.errstate(all="ignore"):
                 self._prepare(preparation)
                 private_total = compute(part, self._private_engines[known_as][part])
                 for part in numbers[1:]:
@@ -350,7 +350,7 @@ def warm(width: int, is_sparse: bool, by_user: bool, description: Description) -
     """
     keys = np.arange(2) if by_user else None
     made_up = dataclasses.replace(description, relation=Relation.REPLACE_ONE, n=2)
-    with contextlib.suppress(Exception), double_precision(), np.errstate(all="ignore"):
+    with contextlib.suppress(Exception), in_float64(), np.errstate(all="ignore"):
         rows = np.zeros((2, width))
         units = Units.from_arrays(
             sparse.csr_array(rows) if is_sparse else rows, np.zeros(2), groups=keys, **made_up.arguments()
