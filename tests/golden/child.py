@@ -66,7 +66,7 @@ def _lines_of(name: str, run: Callable[[], Any]) -> dict[str, Line]:
         if not any(entered):
             return {name: made} if set(made) == {"values", "words"} else made
         program.ROW_PASSES = 0.0
-        return {name: run(), f"{name}, in NumPy": made}
+        return {name: run(), f"{name}: in NumPy": made}
     finally:
         program.run_in_numpy, program.ROW_PASSES = run_in_numpy, ROW_PASSES
 

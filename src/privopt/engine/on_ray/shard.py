@@ -22,7 +22,7 @@ from privopt.engine.on_ray.layout import PartPlan, SentStep, StoredRows, read_pa
 from privopt.engine.parts import ExactSum, Range
 from privopt.engine.reference import ReferenceEngine
 from privopt.later import is_jax, jax
-from privopt.precision import in_float64
+from privopt.precision import in_float64, is_in_numpy, run_in_numpy
 from privopt.problems import losses
 from privopt.proofs.huberised_objective import HuberisedObjective
 from privopt.proofs.huberised_sum import LossSum
@@ -50,11 +50,13 @@ class Question(NamedTuple):
         form: the query, pickled with 0, 1, ... in the place of its leaves.
         leaves: NumPy arrays and numbers.
         radius: of the query.
+        in_numpy: whether the run is in NumPy.
     """
 
     form: bytes
     leaves: list[Any]
     radius: float
+    in_numpy: bool
 
 
 class LossQuestion(NamedTuple):
@@ -116,7 +118,7 @@ def question_of(query: MeanQuery) -> Question:
     leaves, structure = jax.tree.flatten(query)
     form = jax.tree.unflatten(structure, list(range(len(leaves))))
     typed = [np.asarray(leaf) if isinstance(leaf, float) or is_jax(leaf) else leaf for leaf in leaves]
-    return Question(cloudpickle.dumps(form), typed, float(query.radius()))
+    return Question(cloudpickle.dumps(form), typed, float(query.radius()), is_in_numpy())
 
 
 class Shard:
@@ -188,7 +190,8 @@ class Shard:
         """
 
         def asked(part: int, private_engine: InProcessEngine) -> ExactSum:
-            private_sum = private_engine.part_sum(self._query(question), private_draws[part])
+            with run_in_numpy() if question.in_numpy else contextlib.nullcontext():
+                private_sum = private_engine.part_sum(self._query(question), private_draws[part])
             return _as_sent(ExactSum.of_part(private_sum, question.radius))
 
         return self._over(private_draws, preparation, known_as, asked, ExactSum.plus)
