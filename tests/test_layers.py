@@ -83,9 +83,12 @@ def name_of(path: Path) -> str:
 
 @functools.cache
 def imports_of(tree: ast.AST) -> tuple[str, ...]:
-    """Every module that a source imports when it runs, and `module.name` for each imported name."""
+    """Every module that a source imports when it runs, and `module.name` for each imported name; deferred ones too."""
     found: list[str] = []
     for node in running(tree):
+        if isinstance(node, ast.Call) and dotted(node.func) in ("deferred", "later.deferred"):
+            names = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
+            found += [str(names[0]), ".".join(map(str, names))]
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:

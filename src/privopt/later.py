@@ -44,7 +44,6 @@ __all__ = [
     "jax",
     "jnp",
     "namespace",
-    "plain",
 ]
 
 
@@ -229,11 +228,6 @@ class _Jitted:
 
     def __reduce__(self) -> str:
         return self.__qualname__  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What `jax.jit` compiles."""
-    return function.__wrapped__  # type: ignore[attr-defined]
 
 
 class _TreeUtil(_Module):

@@ -1,7 +1,8 @@
 """The numbers of every run: float64, by JAX or by NumPy, entered once around the whole run."""
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -74,6 +75,17 @@ def run_arrays() -> Any:
 def arrays_of(*values: Any) -> Any:
     """The namespace that computes with values: `numpy` within a run in NumPy, unless one of them is JAX's."""
     return np if is_in_numpy() and not any(map(is_jax, values)) else jnp
+
+
+def jitted(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """`jax.jit(function, **options)`; within a run in NumPy the function as it is."""
+    by_jax = jax.jit(function, **options)
+
+    @functools.wraps(function)
+    def called(*arguments: Any, **named: Any) -> Any:
+        return (function if is_in_numpy() else by_jax)(*arguments, **named)
+
+    return called
 
 
 def as_released(value: Any) -> Array:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from privopt.curator.base import Curator
-from privopt.later import Array, Bool, Float, jax, plain
+from privopt.later import Array, Bool, Float
 from privopt.ledger.events import Event, Sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_theory
@@ -32,7 +32,7 @@ from privopt.planning.improvement import Evidence
 from privopt.planning.notices import long_steps
 from privopt.planning.shrinkage import NoisePath, newton_end, newton_share
 from privopt.planning.task import Forecast, Instance
-from privopt.precision import arrays_of, run_arrays
+from privopt.precision import arrays_of, jitted, run_arrays
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.losses import GLMLoss, Logistic
 from privopt.problems.problem import Problem
@@ -321,8 +321,8 @@ class GradientDescent(StepwiseSolver):
     def steps_in_numpy(self, problem: Problem) -> bool:
         """Of the library's generalised-linear losses, with a ridge or no penalty, and no set."""
         known = isinstance(problem.loss, GLMLoss) and problem.loss.kernel_code is not None
-        plain_penalty = isinstance(problem.regulariser, Ridge | NoRegulariser)
-        return known and plain_penalty and isinstance(problem.constraint, Unconstrained)
+        free = isinstance(problem.constraint, Unconstrained)
+        return known and free and isinstance(problem.regulariser, Ridge | NoRegulariser)
 
     def filled(self, instance: Instance) -> Self:
         """The open fields from public numbers.
@@ -350,8 +350,7 @@ class GradientDescent(StepwiseSolver):
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 4, with momentum and averaging. A slope is a released gradient plus that of the penalty."""
         xp = run_arrays()
-        moved_by, with_penalty = (plain(one) if xp is np else one for one in (_step, _with_penalty))
-        step = partial(moved_by, problem=problem, shrinks=bool(self.shrinks), restarts=bool(self.restarts))
+        step = partial(_step, problem=problem, shrinks=bool(self.shrinks), restarts=bool(self.restarts))
         zeros = xp.zeros_like(start)
         state = DescentState(start, start, start, zeros, xp.zeros(()), xp.asarray(True))
         points: list[Array] = []
@@ -365,7 +364,7 @@ class GradientDescent(StepwiseSolver):
             gradient = curator.release(query, noise)
             deviation = _deviation(noise, query, curator.public)
             if self.secant or keeps_points:
-                slopes.append(with_penalty(problem, gradient, state.at))
+                slopes.append(_with_penalty(problem, gradient, state.at))
             if self.secant:
                 shown = shown.after(state.at, slopes[-1], deviation)
             if keeps_points:
@@ -547,13 +546,13 @@ def _deviation(noise: Gaussian, query: ClippedGradient, public: Public) -> float
     return noise.noise_multiplier * float(query.sensitivity(public)) if noise.noise_multiplier else 0.0
 
 
-@jax.jit
+@jitted
 def _with_penalty(problem: Problem, gradient: Array, at: Array) -> Array:
     """The gradient of the objective at a point: the released one of the loss plus that of the penalty."""
     return gradient + problem.regulariser.gradient(at)
 
 
-@partial(jax.jit, static_argnames=("shrinks", "restarts"))
+@partial(jitted, static_argnames=("shrinks", "restarts"))
 @guarded
 def _step(
     state: DescentState,
