@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike, NDArray
 
 from privopt.curator.base import Curator
-from privopt.ledger.events import Event, Sequence
+from privopt.ledger.events import Event, Repeated, Sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_theory
 from privopt.planning.averaging import Average, mixing_ratios
@@ -333,13 +333,23 @@ class GradientDescent(StepwiseSolver):
 
     def event(self, public: Public) -> Event:
         """T Gaussian releases, with the noise multipliers of `mechanisms`."""
-        if self.shares == "equal":
-            return super().event(public)
-        return Sequence(tuple(mechanism.event() for mechanism in self.mechanisms()))
+        return self.scaled_event(public, 1.0)
 
-    def mechanisms(self) -> tuple[Gaussian, ...]:
-        """The noise of each step: `noise_multiplier / sqrt(T share_t)`, which costs together what equal noise costs."""
-        return tuple(Gaussian(float(self.noise_multiplier * factor)) for factor in self._noise_factors())
+    def scaled_event(self, public: Public, factor: float) -> Event:
+        """The same with all noise times `factor`."""
+        del public
+        if self.shares == "equal":
+            return Repeated(Gaussian(self._scaled_noise(factor)).event(), self.steps)
+        return Sequence(tuple(mechanism.event() for mechanism in self.mechanisms(factor)))
+
+    def mechanisms(self, factor: float = 1.0) -> tuple[Gaussian, ...]:
+        """The noise of each step: `noise_multiplier / sqrt(T share_t)`, which costs together what equal noise costs.
+
+        Args:
+            factor: all noise is multiplied by it.
+        """
+        noise = self._scaled_noise(factor)
+        return tuple(Gaussian(float(noise * each)) for each in self._noise_factors())
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 4, with momentum and averaging. A slope is a released gradient plus that of the penalty."""
