@@ -49,7 +49,6 @@ from privopt.solvers.objective_perturbation import ObjectivePerturbation
 from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
 from privopt.solvers.posterior_descent import PosteriorDescent
 from privopt.solvers.randomized_smoothing import RandomizedSmoothing
-from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 from privopt.solvers.svrg import SVRG
 from privopt.solvers.user_federated_averaging import UserFederatedAveraging
@@ -487,15 +486,15 @@ EVERY_CASE = (
     ),
     Case("continuous spider, derived", ContinuousSpider(), _LOGISTIC),
     Case("continuous spider, whitened", Whitening(inner=ContinuousSpider()), _LOGISTIC, still=None),
-    Case("scheduled gradient descent", ScheduledGradientDescent(steps=6), _LOGISTIC),
+    Case("geometric gradient descent", GradientDescent.geometric(steps=6), _LOGISTIC),
     Case(
-        "scheduled gradient descent, own loss, ball",
-        ScheduledGradientDescent(steps=5, ratio=100.0),
+        "geometric gradient descent, own loss, ball",
+        GradientDescent.geometric(steps=5, ratio=100.0),
         Problem(losses.RecordLoss(own_loss), NoRegulariser(), L2Ball(0.5)),
     ),
     Case(
-        "scheduled gradient descent, growth",
-        ScheduledGradientDescent(most_steps=12, growth=KL(gamma=1.0, kappa=2.0, gap=0.7)),
+        "geometric gradient descent, growth",
+        GradientDescent.geometric(most_steps=12, growth=KL(gamma=1.0, kappa=2.0, gap=0.7)),
         Problem(losses.huber(0.5), L1(0.02)),
     ),
     Case("kl proximal point", KLProximalPoint(**_PROXIMAL), _LOGISTIC, still={"outer_steps": 0}),
@@ -512,7 +511,10 @@ EVERY_CASE = (
         still={"outer_steps": 0},
     ),
     Case(
-        "curvature probe", CurvatureProbe(inner=ScheduledGradientDescent(most_steps=8)), _LOGISTIC, still=None
+        "curvature probe",
+        CurvatureProbe(inner=GradientDescent.geometric(most_steps=8)),
+        _LOGISTIC,
+        still=None,
     ),
     Case(
         "curvature probe, gradient descent, softmax",

@@ -69,7 +69,7 @@ def fitting(name: str) -> Instance:
     "kl-spider",
     "o2nc",
     "private-clip",
-    "scheduled-gradient-descent",
+    "geometric-gradient-descent",
     "single-pass-o2nc",
     "stochastic-gradient-descent",
     "user-whitening",

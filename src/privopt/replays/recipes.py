@@ -11,6 +11,7 @@ import numpy as np
 
 from privopt import papers
 from privopt.ledger.amounts import Budget
+from privopt.planning.kl_theory import FallingNoise
 from privopt.problems import constraints, losses, regularisers
 from privopt.problems.constraints import Constraint
 from privopt.problems.glm import GLMLoss
@@ -126,7 +127,7 @@ def _classes() -> dict[str, type]:
     inner = {
         type(value) for make in SOLVERS.values() for value in _fields_of(make()) if isinstance(value, Solver)
     }
-    return {one.__name__: one for one in {*solvers, *parts, *inner, Problem, KL}}
+    return {one.__name__: one for one in {*solvers, *parts, *inner, Problem, KL, FallingNoise}}
 
 
 def _fields_of(value: Any) -> Iterable[Any]:

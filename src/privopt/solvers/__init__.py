@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
     from privopt.solvers.posterior_descent import PosteriorDescent
     from privopt.solvers.randomized_smoothing import RandomizedSmoothing
-    from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
     from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
     from privopt.solvers.svrg import SVRG
     from privopt.solvers.user_federated_averaging import UserFederatedAveraging
@@ -59,7 +58,6 @@ __all__ = [
     "RandomizedSmoothing",
     "SaddleGradientDescent",
     "SampledDualAveraging",
-    "ScheduledGradientDescent",
     "StochasticGradientDescent",
     "UserFederatedAveraging",
     "VertexAnytime",
@@ -91,7 +89,6 @@ _HOME = {
     "SVRG": "solvers.svrg",
     "SaddleGradientDescent": "games.noisy_extragradient",
     "SampledDualAveraging": "games.dual_averaging",
-    "ScheduledGradientDescent": "solvers.scheduled_gradient_descent",
     "StochasticGradientDescent": "solvers.stochastic_gradient_descent",
     "UserFederatedAveraging": "solvers.user_federated_averaging",
     "VertexAnytime": "solvers.vertices",
@@ -102,9 +99,12 @@ _HOME = {
 }
 
 
+_RENAMED = {"ScheduledGradientDescent": ": it is GradientDescent.geometric"}
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        moved = f": it is privopt.papers.{name}" if name in papers.__all__ else ""
+        moved = f": it is privopt.papers.{name}" if name in papers.__all__ else _RENAMED.get(name, "")
         raise AttributeError(f"module 'privopt.solvers' has no attribute {name!r}{moved}")
     value = globals()[name] = getattr(importlib.import_module(f"privopt.{_HOME[name]}"), name)
     return value

@@ -373,6 +373,7 @@ class Registry(Generic[K]):
         example: the name of one of them, and an instance as it is typed.
         offered: makers of those that `plan` compares and "auto" chooses among, with all fields open.
         published: those of `privopt.papers`, which are named or not used at all.
+        renamed: the old name and today's, of those that had another one.
     """
 
     kind: type[K]
@@ -381,6 +382,7 @@ class Registry(Generic[K]):
     example: tuple[str, str]
     offered: Mapping[str, Callable[[], K]]
     published: Mapping[str, str]
+    renamed: tuple[tuple[str, str], ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -409,7 +411,8 @@ class Registry(Generic[K]):
         if not isinstance(given, str):
             return Choice(given)
         if given not in self.names:
+            now = "".join(f", which is {new!r} now" for old, new in self.renamed if old == given)
             raise ValueError(
-                f"{self.option} must be 'auto', one of {sorted(self.names)} or {self.one}, got {given!r}."
+                f"{self.option} must be 'auto', one of {sorted(self.names)} or {self.one}, got {given!r}{now}."
             )
         return Choice(self.named(given))

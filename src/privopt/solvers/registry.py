@@ -45,7 +45,6 @@ from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
 from privopt.solvers.posterior_descent import PosteriorDescent
 from privopt.solvers.program import Choice, Registry
 from privopt.solvers.randomized_smoothing import RandomizedSmoothing
-from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 from privopt.solvers.svrg import SVRG
 from privopt.solvers.user_federated_averaging import UserFederatedAveraging
@@ -71,7 +70,7 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "accelerated-mirror-descent": AcceleratedMirrorDescent,
     "frank-wolfe": FrankWolfe,
     "vertex-anytime": VertexAnytime,
-    "scheduled-gradient-descent": ScheduledGradientDescent,
+    "geometric-gradient-descent": GradientDescent.geometric,
     "adaptive-gradient-descent": AdaptiveGradientDescent,
     "continuous-spider": ContinuousSpider,
     "correlated-noise-descent": CorrelatedNoiseDescent,
@@ -90,7 +89,13 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
 
 
 REGISTRY = Registry(
-    Solver, "solver", "a Solver", ("gradient-descent", "GradientDescent()"), SOLVERS, papers.SOLVERS
+    Solver,
+    "solver",
+    "a Solver",
+    ("gradient-descent", "GradientDescent()"),
+    SOLVERS,
+    papers.SOLVERS,
+    renamed=(("scheduled-gradient-descent", "geometric-gradient-descent"),),
 )
 NAMES, named = REGISTRY.names, REGISTRY.named  # `plan` compares those of `SOLVERS`
 
