@@ -96,11 +96,6 @@ def jumping(params, features, target):
     return abs(target - round(ahead, 1)) + (1.0 if ahead > 0.5 else 0.0)
 
 
-def own_loss_of_two(params, features, target):
-    """The same of two parameters."""
-    return own_loss(params, features[:2], target)
-
-
 _LOGISTIC = Problem(losses.logistic, Ridge(0.1))
 _COUNTS = Problem(losses.poisson(2.0, 5.0), Ridge(0.1, (1.0,) * (D - 1) + (0.0,)), constant=D - 1)
 _FULL = {"clip": 0.4, "step_size": 1.0, "momentum": 0.5, "steps": 6}
@@ -284,9 +279,9 @@ EVERY_CASE = (
         by_user=True,
     ),
     Case(
-        "warm start",
-        WarmStart(inner=GradientDescent(**_FULL), candidates=8, low=0.0, high=3.0),
-        Problem.from_pytree(own_loss_of_two, np.zeros(2)),
+        "o2nc, black box, warm start",
+        WarmStart(inner=O2NC(steps=4, window=2, clip=0.4, distance=1.0, smoothing=0.1), candidates=8),
+        Problem.of_values(BlackBox(jumping, value_range=(-1.0, 5.0), scale=2.0), np.zeros(3)),
         still=None,
     ),
     Case("correlated noise", CorrelatedNoiseDescent(epochs=2, blocks=3, clip=0.5), _LOGISTIC, still=None),

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from privopt.solvers.svrg import SVRG
     from privopt.solvers.user_federated_averaging import UserFederatedAveraging
     from privopt.solvers.vertices import VertexAnytime
-    from privopt.solvers.warm_start import WarmStart
     from privopt.solvers.whitening import Whitening
     from privopt.solvers.worst_group_descent import WorstGroupDescent
     from privopt.solvers.worst_group_two_stage import WorstGroupTwoStage
@@ -61,7 +60,6 @@ __all__ = [
     "StochasticGradientDescent",
     "UserFederatedAveraging",
     "VertexAnytime",
-    "WarmStart",
     "Whitening",
     "WorstGroupDescent",
     "WorstGroupTwoStage",
@@ -92,14 +90,16 @@ _HOME = {
     "StochasticGradientDescent": "solvers.stochastic_gradient_descent",
     "UserFederatedAveraging": "solvers.user_federated_averaging",
     "VertexAnytime": "solvers.vertices",
-    "WarmStart": "solvers.warm_start",
     "Whitening": "solvers.whitening",
     "WorstGroupDescent": "solvers.worst_group_descent",
     "WorstGroupTwoStage": "solvers.worst_group_two_stage",
 }
 
 
-_RENAMED = {"ScheduledGradientDescent": ": it is GradientDescent.geometric"}
+_RENAMED = {
+    "ScheduledGradientDescent": ": it is GradientDescent.geometric",
+    "WarmStart": ": it is an option, BlackBox(..., warm_start=1024)",
+}
 
 
 def __getattr__(name: str) -> Any:

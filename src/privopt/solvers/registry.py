@@ -50,7 +50,7 @@ from privopt.solvers.svrg import SVRG
 from privopt.solvers.user_federated_averaging import UserFederatedAveraging
 from privopt.solvers.user_gradient_descent import UserGradientDescent
 from privopt.solvers.vertices import VertexAnytime
-from privopt.solvers.warm_start import WarmStart
+from privopt.solvers.warm_start import with_warm_start
 from privopt.solvers.whitening import Whitening
 from privopt.solvers.worst_group_descent import WorstGroupDescent
 from privopt.solvers.worst_group_two_stage import WorstGroupTwoStage
@@ -81,7 +81,6 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "private-clip": partial(PrivateClip, inner=O2NC()),
     "randomized-smoothing": RandomizedSmoothing,
     "phased-accelerated-erm": PhasedAcceleratedERM,
-    "warm-start": WarmStart,
     "worst-group-whitening": partial(Whitening, inner=WorstGroupDescent()),
     "worst-group-descent": WorstGroupDescent,
     "worst-group-two-stage": WorstGroupTwoStage,
@@ -116,8 +115,8 @@ def choose(solver: Solver | str, instance: Instance) -> Choice[Solver]:
         ValueError: an unknown name, a solver that cannot solve the problem, or one whose step size is too large for it.
     """
     choice = REGISTRY.chosen(solver, lambda: automatic(instance))
-    if solver != "auto":
-        choice = Choice(with_chosen_clip(choice.solver))
+    taken = choice.solver if solver == "auto" else with_chosen_clip(choice.solver)
+    choice = choice._replace(solver=with_warm_start(taken, instance.problem.loss))
     choice.solver.check_applicable(instance.problem, instance.public)
     choice.solver.check_step_size(instance)
     return choice
