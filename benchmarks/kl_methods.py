@@ -22,13 +22,12 @@ from privopt.solvers.continuous_spider import ContinuousSpider
 from privopt.solvers.curvature_probe import CurvatureProbe
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.kl_spider import KLSpider
-from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 
 AUTO = "auto"
 PLAIN = "gradient descent, default"
 TUNED = "DP-GD, constant noise, oracle-tuned"
 CONSTANT = "DP-GD, constant noise, rule T"
-SCHEDULED = "scheduled gradient descent"
+GEOMETRIC = "geometric gradient descent"
 SPIDER = "continuous Spider"
 PROBED = "continuous Spider, curvature probe"
 ADAPTIVE = "adaptive gradient descent"
@@ -41,7 +40,7 @@ METHODS = (
     PLAIN,
     TUNED,
     CONSTANT,
-    SCHEDULED,
+    GEOMETRIC,
     SPIDER,
     PROBED,
     ADAPTIVE,
@@ -60,13 +59,14 @@ def solvers(method: str, case: Case, *, quick: bool = False) -> list[tuple[dict[
     if method == TUNED:
         return _tuned(case, quick=quick)
     told: dict[str, Any] = {} if case.convex else {"clip": case.lipschitz, "curvature": case.curvature}
+    plain: dict[str, Any] = {} if case.convex else {"clip": case.lipschitz, "smoothness": case.curvature}
     known: dict[str, Any] = {"clip": case.lipschitz, "curvature": case.curvature, "most_steps": 2 * PATH}
     gap: dict[str, Any] = {} if case.convex else {"gap": case.objective(case.start)}
     made: dict[str, Callable[[], Solver | str]] = {
         AUTO: lambda: "auto",
         PLAIN: GradientDescent,
-        CONSTANT: lambda: ScheduledGradientDescent(ratio=1.0, **told),
-        SCHEDULED: lambda: ScheduledGradientDescent(**told),
+        CONSTANT: lambda: GradientDescent.geometric(ratio=1.0, **plain),
+        GEOMETRIC: lambda: GradientDescent.geometric(**plain),
         SPIDER: lambda: ContinuousSpider(**told),
         PROBED: lambda: CurvatureProbe(inner=ContinuousSpider(**told)),
         ADAPTIVE: lambda: AdaptiveGradientDescent(**told),

@@ -165,8 +165,8 @@ class PlansMore(PlainDescent):
 
     name: ClassVar[str] = "plans more"
 
-    def plan(self, instance):
-        return replace(super().plan(instance), budget=Budget(1000.0, 0.1))
+    def announcement(self, instance):
+        return replace(super().announcement(instance), budget=Budget(1000.0, 0.1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,8 +175,8 @@ class PlansNothing(NoisyMatrix):
 
     name: ClassVar[str] = "plans nothing"
 
-    def plan(self, instance):
-        return replace(super().plan(instance), event=NoEvent())
+    def announcement(self, instance):
+        return replace(super().announcement(instance), event=NoEvent())
 
 
 def test_a_plan_of_ones_own_raises_no_budget() -> None:

@@ -1,6 +1,6 @@
 """Several plans for one problem, the default choice first."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -99,22 +99,19 @@ class Plans:
         return "".join(parts)
 
 
-def all_plans(
-    default: Program[Any], reason: str, others: Iterable[Callable[[], Program[Any]]], task: Task[Any]
-) -> Plans:
+def all_plans(default: Program[Any], reason: str, others: Iterable[Program[Any]], task: Task[Any]) -> Plans:
     """The plan of the default choice, and of every other program that can solve the problem at this budget.
 
     Args:
         default: what would run.
         reason: why, as the end of a sentence.
-        others: makers of programs.
+        others: programs, their fields open.
         task: the problem, the public numbers and the budget.
     """
     plans = [replace(default.plan(task), reason=reason)]
     for_users: list[str] = []
     refused: list[tuple[str, str]] = []
-    for kind in others:
-        other = kind()
+    for other in others:
         if other.title == default.title:
             continue
         obstacle = other.obstacle(task.problem, task.public)

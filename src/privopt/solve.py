@@ -34,6 +34,7 @@ from privopt.solve_games import plan_game
 from privopt.solve_runs import AskedUnits, announced, rehearse_program, run_program
 from privopt.solvers.base import Solver
 from privopt.solvers.registry import SOLVERS, choose
+from privopt.solvers.warm_start import with_warm_start
 from privopt.tables.table import Table
 
 __all__ = ["Loss", "Plans", "minimize", "plan"]
@@ -114,9 +115,9 @@ def plan(
     check_loss(problem, public, flat_start(problem, start, public) if own else None)
     instance = Instance(problem, public, budget)
     default, reason = choose("auto" if solver is None else solver, instance)
-    comparable = (kind for kind in SOLVERS.values() if kind().weighs_groups == default.weighs_groups)
-    others = comparable if solver is None else ()
-    return all_plans(default, reason, others, instance)
+    others = (with_warm_start(make(), problem.loss) for make in (SOLVERS.values() if solver is None else ()))
+    comparable = (other for other in others if other.weighs_groups == default.weighs_groups)
+    return all_plans(default, reason, comparable, instance)
 
 
 @tells_what_was_spent

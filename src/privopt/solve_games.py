@@ -126,4 +126,4 @@ def plan_game(game: Game, public: Public, budget: Budget, solver: Program[Any] |
     check_game(game, public)
     task = Task(game, public, budget)
     default, reason = choose_game("auto" if solver is None else solver, task)
-    return all_plans(default, reason, GAME_SOLVERS.values() if solver is None else (), task)
+    return all_plans(default, reason, (make() for make in GAME_SOLVERS.values() if solver is None), task)

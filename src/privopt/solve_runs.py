@@ -125,7 +125,7 @@ def announced(choice: tuple[P, str], task: Task[Any]) -> tuple[P, Plan]:
     """
     chosen, reason = choice
     configured = chosen.configure(task)
-    plan = configured.plan(task)  # of a program of the user's own it may state whatever it likes
+    plan = configured.announcement(task)  # of a program of the user's own it may state whatever it likes
     return configured, replace(plan, reason=reason, budget=task.budget)
 
 

@@ -7,7 +7,7 @@ from privopt.ledger.amounts import Budget
 from privopt.public import Relation
 from privopt.solvers.registry import NAMES
 
-OF_OTHER_PROBLEMS = {"kl-spider", "kl-proximal-point", "warm-start", "worst-group-two-stage"}
+OF_OTHER_PROBLEMS = {"kl-spider", "kl-proximal-point", "worst-group-two-stage"}
 
 
 def test_solvers_are_attacked_on_a_problem_that_they_solve():

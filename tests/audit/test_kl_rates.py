@@ -26,7 +26,6 @@ from privopt.solve import minimize
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
 from privopt.solvers.continuous_spider import ContinuousSpider
 from privopt.solvers.gradient_descent import GradientDescent
-from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 
 pytestmark = pytest.mark.audit
 
@@ -187,7 +186,7 @@ def test_the_order_of_the_methods_on_a_logistic_problem():
     ratios = {
         "adaptive": mean_excess(AdaptiveGradientDescent(clip=1.0), 1.0) / oracle,
         "continuous": mean_excess(ContinuousSpider(clip=1.0), 1.0) / oracle,
-        "scheduled": mean_excess(ScheduledGradientDescent(clip=1.0), 1.0) / oracle,
+        "scheduled": mean_excess(GradientDescent.geometric(clip=1.0), 1.0) / oracle,
     }
     assert max(ratios.values()) < 0.7
     assert mean_excess(AdaptiveGradientDescent(variant="paper", clip=1.0), 1.0) > 20.0 * oracle

@@ -49,7 +49,6 @@ from privopt.solvers.objective_perturbation import ObjectivePerturbation
 from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
 from privopt.solvers.posterior_descent import PosteriorDescent
 from privopt.solvers.randomized_smoothing import RandomizedSmoothing
-from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 from privopt.solvers.svrg import SVRG
 from privopt.solvers.user_federated_averaging import UserFederatedAveraging
@@ -95,11 +94,6 @@ def jumping(params, features, target):
         raise ValueError("no record")
     ahead = float(features[:3] @ params)
     return abs(target - round(ahead, 1)) + (1.0 if ahead > 0.5 else 0.0)
-
-
-def own_loss_of_two(params, features, target):
-    """The same of two parameters."""
-    return own_loss(params, features[:2], target)
 
 
 _LOGISTIC = Problem(losses.logistic, Ridge(0.1))
@@ -285,9 +279,9 @@ EVERY_CASE = (
         by_user=True,
     ),
     Case(
-        "warm start",
-        WarmStart(inner=GradientDescent(**_FULL), candidates=8, low=0.0, high=3.0),
-        Problem.from_pytree(own_loss_of_two, np.zeros(2)),
+        "o2nc, black box, warm start",
+        WarmStart(inner=O2NC(steps=4, window=2, clip=0.4, distance=1.0, smoothing=0.1), candidates=8),
+        Problem.of_values(BlackBox(jumping, value_range=(-1.0, 5.0), scale=2.0), np.zeros(3)),
         still=None,
     ),
     Case("correlated noise", CorrelatedNoiseDescent(epochs=2, blocks=3, clip=0.5), _LOGISTIC, still=None),
@@ -487,15 +481,15 @@ EVERY_CASE = (
     ),
     Case("continuous spider, derived", ContinuousSpider(), _LOGISTIC),
     Case("continuous spider, whitened", Whitening(inner=ContinuousSpider()), _LOGISTIC, still=None),
-    Case("scheduled gradient descent", ScheduledGradientDescent(steps=6), _LOGISTIC),
+    Case("geometric gradient descent", GradientDescent.geometric(steps=6), _LOGISTIC),
     Case(
-        "scheduled gradient descent, own loss, ball",
-        ScheduledGradientDescent(steps=5, ratio=100.0),
+        "geometric gradient descent, own loss, ball",
+        GradientDescent.geometric(steps=5, ratio=100.0),
         Problem(losses.RecordLoss(own_loss), NoRegulariser(), L2Ball(0.5)),
     ),
     Case(
-        "scheduled gradient descent, growth",
-        ScheduledGradientDescent(most_steps=12, growth=KL(gamma=1.0, kappa=2.0, gap=0.7)),
+        "geometric gradient descent, growth",
+        GradientDescent.geometric(most_steps=12, growth=KL(gamma=1.0, kappa=2.0, gap=0.7)),
         Problem(losses.huber(0.5), L1(0.02)),
     ),
     Case("kl proximal point", KLProximalPoint(**_PROXIMAL), _LOGISTIC, still={"outer_steps": 0}),
@@ -512,7 +506,10 @@ EVERY_CASE = (
         still={"outer_steps": 0},
     ),
     Case(
-        "curvature probe", CurvatureProbe(inner=ScheduledGradientDescent(most_steps=8)), _LOGISTIC, still=None
+        "curvature probe",
+        CurvatureProbe(inner=GradientDescent.geometric(most_steps=8)),
+        _LOGISTIC,
+        still=None,
     ),
     Case(
         "curvature probe, gradient descent, softmax",

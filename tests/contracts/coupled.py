@@ -25,9 +25,9 @@ from privopt.problems.losses import RecordLoss
 from privopt.problems.problem import Problem
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
 from privopt.solvers.continuous_spider import ContinuousSpider
+from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.kl_proximal_point import KLProximalPoint
 from privopt.solvers.kl_spider import KLSpider
-from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 
 WIDE = Budget(1e12, 1e-6)
 RELATIONS = ("replace-one", "add-or-remove-one")
@@ -42,8 +42,14 @@ _SHARP = KL(gamma=2.0, kappa=2.0, gap=0.7)
 
 # Every method for objectives with a KL condition, with all that could be derived given.
 METHODS = {
-    "scheduled gradient descent": ScheduledGradientDescent(
-        steps=6, ratio=0.5**-2.5, distance=10.0, noise_multiplier=2.0, **_GIVEN
+    "geometric gradient descent": GradientDescent.geometric(
+        steps=6,
+        ratio=0.5**-2.5,
+        contraction=0.5,
+        clip=1.0,
+        step_size=1.0,
+        smoothness=CURVATURE,
+        noise_multiplier=2.0,
     ),
     "continuous spider": ContinuousSpider(
         steps=6, difference_clip=1.0, momentum=0.0, distance=10.0, noise_multiplier=2.0, **_GIVEN

@@ -32,7 +32,7 @@ from privopt.problems.problem import Problem
 from privopt.result import Outcome, Status
 from privopt.solvers.continuous_spider import ContinuousSpider
 from privopt.solvers.curvature_probe import CurvatureProbe
-from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
+from privopt.solvers.gradient_descent import GradientDescent
 
 CLIPS = [
     (name, clip) for name in METHODS for clip in ((0.05, 1.0, 2.0) if name in OF_DIFFERENCES else (None,))
@@ -88,7 +88,7 @@ def test_an_outlier_moves_no_release_too_far_and_all_of_them_reveal_no_more_than
     "adaptive gradient descent, the paper's",
     "continuous spider",
     "kl spider",
-    "scheduled gradient descent",
+    "geometric gradient descent",
 )
 @pytest.mark.parametrize("name", METHODS)
 def test_a_record_of_ones_own_loss_that_curves_far_more_than_stated_moves_no_release_too_far(name):
@@ -113,7 +113,7 @@ def test_the_tight_pair_moves_by_exactly_what_is_stated(name, sign):
         ]
         assert min(moving) >= 0.999
     if (
-        name in ("scheduled gradient descent", "continuous spider", "kl proximal point", "dp spider")
+        name in ("geometric gradient descent", "continuous spider", "kl proximal point", "dp spider")
         and sign < 0
     ):
         assert coupling.revealed == pytest.approx(
@@ -122,12 +122,12 @@ def test_the_tight_pair_moves_by_exactly_what_is_stated(name, sign):
 
 
 INNER = {
-    "scheduled gradient descent": ScheduledGradientDescent(most_steps=6),
+    "geometric gradient descent": GradientDescent.geometric(most_steps=6),
     "continuous spider": ContinuousSpider(most_steps=6),
 }
 
 
-@pytest.mark.later("continuous spider-replace-one", "scheduled gradient descent-replace-one")
+@pytest.mark.later("continuous spider-replace-one", "geometric gradient descent-replace-one")
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("inner", INNER)
 def test_a_probe_of_the_curvature_and_what_follows_from_it(inner, relation):
@@ -161,7 +161,7 @@ def test_the_library_s_audit_measures_the_same_moves(name):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Peeks(ScheduledGradientDescent):
+class Peeks(GradientDescent):
     """Looks at what it must not see: at its answer, or at when to stop."""
 
     at: str = "answer"
@@ -178,7 +178,7 @@ class Peeks(ScheduledGradientDescent):
     ("at", "fault"), [("answer", "the result is no function of the releases"), ("end", "different releases")]
 )
 def test_a_method_that_looks_behind_the_curator_is_noticed(at, fault):
-    sound = replace(METHODS["scheduled gradient descent"], ratio=1.0)
+    sound = replace(METHODS["geometric gradient descent"], contraction=1.0)
     fields = {field.name: getattr(sound, field.name) for field in dataclasses.fields(sound)}
     left, right = tight_pair(1, n=5)
     assert couple(Peeks(at=at, **fields), TILTED, left, right).faults == [fault]

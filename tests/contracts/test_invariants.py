@@ -38,9 +38,9 @@ from privopt.solvers import adaptive_gradient_descent
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent, NormTracker
 from privopt.solvers.continuous_spider import ContinuousSpider
 from privopt.solvers.curvature_probe import CurvatureProbe
+from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.kl_proximal_point import KLProximalPoint
 from privopt.solvers.kl_spider import KLSpider
-from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 
 BUDGET = Budget(1.0, 1e-6)
 HERE = Public(n=40, d=4)
@@ -124,8 +124,8 @@ def of_one_step(solver):
     "kl spider, the paper's-a loss that is not a number",
     "kl spider, the paper's-constant",
     "kl spider, the paper's-not a number",
-    "scheduled gradient descent-a loss that is not a number",
-    "scheduled gradient descent-constant",
+    "geometric gradient descent-a loss that is not a number",
+    "geometric gradient descent-constant",
 )
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("name", METHODS)
@@ -278,17 +278,17 @@ def test_a_release_that_is_not_finite_ends_the_run_at_the_last_finite_point(name
 RIDGE = Problem(losses.logistic, Ridge(0.1))
 STRONG = KL.of_strong_convexity(0.1, gap=0.7)
 REACHING = {
-    "scheduled gradient descent": ScheduledGradientDescent(most_steps=300),
+    "geometric gradient descent": GradientDescent.geometric(most_steps=300),
     "continuous spider": ContinuousSpider(momentum=0.0, difference_clip=1.0, most_steps=300),
     "adaptive gradient descent": AdaptiveGradientDescent(most_steps=300),
     "kl spider": KLSpider(growth=STRONG),
     "kl proximal point": KLProximalPoint(weight=0.5, outer_steps=25, inner_steps=40),
     "dp spider": DPSpider(steps=600, period=5, returns="last"),
-    "curvature probe": CurvatureProbe(inner=ScheduledGradientDescent(most_steps=300)),
+    "curvature probe": CurvatureProbe(inner=GradientDescent.geometric(most_steps=300)),
 }
 
 
-@pytest.mark.at_once("adaptive gradient descent", "scheduled gradient descent")
+@pytest.mark.at_once("adaptive gradient descent", "geometric gradient descent")
 @pytest.mark.parametrize("name", REACHING)
 def test_without_privacy_it_reaches_the_optimum(name):
     rows, targets = np.random.default_rng(7).normal(size=(50, 3)), np.tile([1.0, -1.0], 25)
@@ -305,7 +305,7 @@ def test_without_privacy_it_reaches_the_optimum(name):
 
 MANY = Public(n=200_000, d=5)
 OF_A_PLAN = {
-    "scheduled gradient descent": ScheduledGradientDescent(),
+    "geometric gradient descent": GradientDescent.geometric(),
     "continuous spider": ContinuousSpider(),
     "adaptive gradient descent": AdaptiveGradientDescent(),
     "adaptive gradient descent, the paper's": AdaptiveGradientDescent(variant="paper"),
@@ -317,7 +317,7 @@ OF_A_PLAN = {
 }
 
 
-@pytest.mark.later("scheduled gradient descent")
+@pytest.mark.later("geometric gradient descent")
 @pytest.mark.parametrize("name", OF_A_PLAN)
 def test_a_plan_says_its_bound_or_that_there_is_none(name):
     plan = OF_A_PLAN[name].plan(Instance(Problem(losses.logistic), MANY, BUDGET))

@@ -49,7 +49,7 @@ from privopt.queries.slopes import (
 from privopt.solvers import adaptive_gradient_descent as adaptive_course
 from privopt.solvers import adaptive_gradient_descent as adaptive_paper
 from privopt.solvers.curvature_probe import CurvatureProbe
-from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
+from privopt.solvers.gradient_descent import GradientDescent
 
 pytestmark = pytest.mark.evidence
 ON_PURPOSE = "A mistake; without an argument the curator would refuse it."
@@ -107,7 +107,7 @@ def of_the_other_relation(kind):
 
 
 ASKED = [  # method, module, query
-    ("scheduled gradient descent", "solvers.gradient_descent", ClippedGradient),
+    ("geometric gradient descent", "solvers.gradient_descent", ClippedGradient),
     ("continuous spider", "solvers.continuous_spider", ClippedGradient),
     ("continuous spider", "solvers.continuous_spider", MixedGradient),
     ("continuous spider, momentum", "solvers.continuous_spider", MixedGradient),
@@ -148,7 +148,7 @@ def test_the_factor_of_the_other_relation_is_noticed(name, module, kind, monkeyp
 
 def test_every_release_twice_as_telling_is_more_than_was_paid(monkeypatch):
     coupling = on_the_tight_pair(
-        "scheduled gradient descent",
+        "geometric gradient descent",
         "solvers.gradient_descent",
         ClippedGradient,
         of_the_other_relation,
@@ -164,7 +164,7 @@ def test_an_understated_sensitivity_of_the_probe_is_noticed(monkeypatch):
     rows[1, 0, 0] = 1.0
     left, right = (Units.from_arrays(x, np.ones(40), row_bound=1.0, n=40, storage="float64") for x in rows)
     problem = Problem(losses.logistic)
-    probe = CurvatureProbe(inner=ScheduledGradientDescent(most_steps=2))
+    probe = CurvatureProbe(inner=GradientDescent.geometric(most_steps=2))
     probe = probe.configure(Instance(problem, left.public, Budget(2.0, 1e-5)))
     assert MOVED in couple(probe, problem, left, right).faults
 
@@ -270,7 +270,7 @@ METHOD_OF = {
     MIXED: "continuous spider",
     DIFFERENCE: "kl spider",
     DP_DIFFERENCE: "dp spider",
-    GRADIENT: "scheduled gradient descent",
+    GRADIENT: "geometric gradient descent",
 }
 WRONG = [  # where, the mutant, the target of the record that is put in
     (MIXED, ChangeClippedAsAGradient, 1000.0),
@@ -308,7 +308,7 @@ def test_a_statistic_that_is_not_what_its_sensitivity_is_stated_for_is_noticed(
     "continuous spider, ChangeClippedAsAGradient",
     "dp spider, DifferenceClippedAsAGradient",
     "dp spider, DifferenceUnclipped",
-    "scheduled gradient descent, NothingIsClipped",
+    "geometric gradient descent, NothingIsClipped",
 )
 @pytest.mark.parametrize(
     ("place", "mutant", "target"), WRONG, ids=[f"{METHOD_OF[p]}, {m.__name__}" for p, m, _ in WRONG]
@@ -360,7 +360,7 @@ def test_a_record_that_is_not_a_number_and_survives_is_noticed(place, mutant, mo
     assert max(ratio for _, ratio in audit.moves) == math.inf
 
 
-@pytest.mark.parametrize("name", ["scheduled gradient descent", "continuous spider", "dp spider"])
+@pytest.mark.parametrize("name", ["geometric gradient descent", "continuous spider", "dp spider"])
 def test_a_row_that_was_not_clipped_is_noticed(name):
     """The slopes are clipped by the lengths that rows are stored to have."""
     left, right = outlier_pair("replace-one")

@@ -307,7 +307,7 @@ def test_steps_follow_the_horizon_a_ridge_and_a_known_growth():
     small = ContinuousSpider().filled(Instance(LOGISTIC, PUBLIC, Budget(0.05, 1e-6)))
     assert 10 <= small.steps < 100
     notices = ContinuousSpider().plan(Instance(LOGISTIC, PUBLIC, Budget(0.05, 1e-6))).notices
-    assert any("scheduled or not" in notice for notice in notices)
+    assert any("equal or falling noise" in notice for notice in notices)
     ridge = Problem(losses.logistic, Ridge(0.05))
     assert ContinuousSpider().filled(Instance(ridge, PUBLIC, Budget(1.0, 1e-6))).steps < 100
     sharp = Problem(losses.logistic, growth=KL.of_strong_convexity(0.05, gap=0.7))

@@ -37,7 +37,6 @@ REFUSE = {
     *("kl-proximal-point", "strongly-convex-stages", "phased-group-sgd", "phased-accelerated-erm"),
     *("worst-group-whitening", "worst-group-descent", "worst-group-two-stage"),
 }
-BY_VALUES = {"warm-start"}  # of losses that have no gradient
 LOGISTIC_ALONE = {"posterior-descent"}  # which refuses a ramp as any other loss
 NOT_CONVEX = "rest on a convex loss, and the ramp.* loss is not convex$"
 RECORDS = Public(n=20_000, d=5)
@@ -69,13 +68,13 @@ def fitting(name: str) -> Instance:
     "kl-spider",
     "o2nc",
     "private-clip",
-    "scheduled-gradient-descent",
+    "geometric-gradient-descent",
     "single-pass-o2nc",
     "stochastic-gradient-descent",
     "user-whitening",
     "variance-reduced-frank-wolfe",
 )
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in BY_VALUES | LOGISTIC_ALONE])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in LOGISTIC_ALONE])
 def test_a_solver_refuses_the_ramp_if_it_rests_on_convexity_and_predicts_nothing_otherwise(name: str) -> None:
     instance, solver = fitting(name), named(name)
     convex = instance.problem.loss

@@ -25,12 +25,11 @@ from privopt.solvers.continuous_spider import ContinuousSpider
 from privopt.solvers.curvature_probe import CurvatureProbe
 from privopt.solvers.frank_wolfe import FrankWolfe
 from privopt.solvers.gradient_descent import GradientDescent
-from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 
 BUDGET = Budget(1.0, 1e-6)
 LOGISTIC = Problem(losses.logistic, Ridge(0.01))
 INNER = [
-    ScheduledGradientDescent(most_steps=30),
+    GradientDescent.geometric(most_steps=30),
     GradientDescent(),
     ContinuousSpider(most_steps=30),
 ]
@@ -53,7 +52,7 @@ def solve(solver, units, problem=LOGISTIC, budget=BUDGET, noise=None):
 
 
 @pytest.mark.at_once("gradient-descent")
-@pytest.mark.parametrize("inner", INNER, ids=lambda inner: inner.name)
+@pytest.mark.parametrize("inner", INNER, ids=lambda inner: inner.title)
 def test_the_whole_budget_is_paid_and_the_inner_solver_fits(inner):
     solver, ledger, result = solve(CurvatureProbe(inner=inner), alike())
     assert ledger.epsilon() == pytest.approx(1.0, rel=1e-6)
@@ -70,7 +69,7 @@ def test_steps_follow_the_eigenvalue():
     rows = np.asarray(units.private_features)
     top = np.linalg.eigvalsh(rows.T @ rows / units.public.n)[-1]
     problem = Problem(losses.logistic)
-    probe = CurvatureProbe(inner=ScheduledGradientDescent())
+    probe = CurvatureProbe(inner=GradientDescent.geometric())
     solver, _, result = solve(probe, units, problem, noise=FormulaNoise(silence))
     sigma = solver.noise_multiplier / units.public.n
     curvature = result.findings["curvature"].value
@@ -81,12 +80,12 @@ def test_steps_follow_the_eigenvalue():
     assert len(result.transcript) == 1 + inner.steps
 
 
-@pytest.mark.parametrize("inner", INNER, ids=lambda inner: inner.name)
+@pytest.mark.parametrize("inner", INNER, ids=lambda inner: inner.title)
 def test_each_inner_solver_takes_steps_of_the_curvature(inner):
     public = Public(n=1000, d=5)
     solver = CurvatureProbe(inner=inner).configure(Instance(LOGISTIC, public, BUDGET))
     longer = solver.configured_inner(LOGISTIC, public, 0.05)
-    factor = 1.25 if type(inner) is GradientDescent else 1.0
+    factor = 1.25 if inner == GradientDescent() else 1.0
     assert longer.step_size == pytest.approx(factor / 0.06)
     assert longer.releases() <= solver.planned.releases()
 
@@ -94,16 +93,16 @@ def test_each_inner_solver_takes_steps_of_the_curvature(inner):
 def test_a_curvature_that_nothing_is_known_of_stays_within_its_limits():
     """Rows of zeros, and a probe that drowns in noise."""
     empty = Units.from_arrays(np.zeros((100_000, 2)), np.ones(100_000), row_bound=1.0)
-    _, _, result = solve(CurvatureProbe(inner=ScheduledGradientDescent(steps=1)), empty)
+    _, _, result = solve(CurvatureProbe(inner=GradientDescent.geometric(steps=1)), empty)
     assert result.findings["curvature"].value == pytest.approx(0.02 * 0.25)
     _, _, result = solve(
-        CurvatureProbe(inner=ScheduledGradientDescent(steps=1)), alike(n=50), budget=Budget(0.05, 1e-6)
+        CurvatureProbe(inner=GradientDescent.geometric(steps=1)), alike(n=50), budget=Budget(0.05, 1e-6)
     )
     assert result.findings["curvature"].value == pytest.approx(0.25)
 
 
 def test_without_privacy_the_probe_is_exact():
-    solver = CurvatureProbe(inner=ScheduledGradientDescent(most_steps=20))
+    solver = CurvatureProbe(inner=GradientDescent.geometric(most_steps=20))
     solver, _, result = solve(solver, alike(), budget=Budget(math.inf, 1e-6))
     assert solver.noise_multiplier == solver.remainder == 0.0
     assert result.findings["curvature"].value < 0.1

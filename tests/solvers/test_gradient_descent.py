@@ -24,7 +24,7 @@ from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.averaging import mixing_ratios
 from privopt.planning.coordinates import Coordinates
-from privopt.planning.descent_theory import SmoothObjective, budget_shares
+from privopt.planning.descent_theory import ShownCurvature, SmoothObjective, budget_shares, objective_facts
 from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
@@ -38,9 +38,7 @@ from privopt.solvers import gradient_descent as planning
 from privopt.solvers.gradient_descent import (
     WINDOW,
     GradientDescent,
-    ShownCurvature,
     flattest,
-    objective_facts,
     still_grows,
 )
 from privopt.solvers.whitening import Whitening

@@ -416,7 +416,8 @@ def run_in(units, solver, where):
     curator = LocalCurator(units, ledger, noise=noise)
     if where is None:
         return solver.solve(curator, LOGISTIC)
-    params, status, *_ = solver.run_in(curator, LOGISTIC, jnp.zeros(3), where)
+    there = solver.in_coordinates(where)
+    params, status, *_ = there.run_in(curator, LOGISTIC, jnp.zeros(3), where)
     return Result(params=params, status=status, transcript=curator.transcript)
 
 

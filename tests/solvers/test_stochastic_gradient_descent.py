@@ -159,7 +159,7 @@ def test_other_coordinates_change_lengths_and_no_price():
     assert (there.clip, there.step_size, there.momentum) == (1.2, pytest.approx(1.25), 0.9)
     assert there.event(units.public) == solver.event(units.public)
     ledger = Ledger(budget, "replace-one", plan=solver.event(units.public))
-    result = _run_in(solver, LocalCurator(units, ledger, noise=NoiseSource(1)), coordinates)
+    result = _run_in(there, LocalCurator(units, ledger, noise=NoiseSource(1)), coordinates)
     assert np.all(np.isfinite(result))
 
 

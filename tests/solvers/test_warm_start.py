@@ -26,7 +26,7 @@ from privopt.public import Public, Relation
 from privopt.queries.values import CandidateValues
 from privopt.solve import minimize, plan
 from privopt.solvers import warm_start as planning
-from privopt.solvers.gradient_descent import GradientDescent
+from privopt.solvers.o2nc import O2NC
 from privopt.solvers.warm_start import WarmStart
 
 RELATIONS = [Relation.REPLACE_ONE, Relation.ADD_OR_REMOVE_ONE]
@@ -40,7 +40,9 @@ def two_valleys(params, features, target):
     return jnp.minimum(4.0 * jnp.sum(params**2) + 0.5, 4.0 * deep) + 0.0 * target * features[0]
 
 
-PROBLEM = Problem(losses.RecordLoss(two_valleys))
+def box(loss=two_valleys, p=2, **options):
+    made = BlackBox(loss, value_range=(0.0, 4.0), scale=1.0, host=False, **options)
+    return Problem.of_values(made, np.zeros(p))
 
 
 def units_of(n=400, relation="replace-one", seed=0):
@@ -48,58 +50,61 @@ def units_of(n=400, relation="replace-one", seed=0):
     return Units.from_arrays(rows, np.zeros(n), row_bound=3.0, relation=relation, n=n)
 
 
-def warm(**others):
-    inner = GradientDescent(clip=1.0, step_size=0.05, momentum=0.0, steps=5)
-    return WarmStart(inner=inner, low=0.0, high=4.0, **others)
+def descent(**others):
+    return O2NC(clip=1.0, distance=0.2, smoothing=0.05, **{"steps": 8, "window": 4, **others})
 
 
 @pytest.mark.later("Relation.REPLACE_ONE")
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_it_finds_the_valley_that_descent_does_not(relation):
     units = units_of(relation=relation)
-    result = minimize(PROBLEM, units, budget=BUDGET, solver=warm(candidates=256), random_state=1)
+    result = minimize(box(warm_start=256), units, budget=BUDGET, solver=descent(), random_state=1)
     assert np.linalg.norm(np.asarray(result.params) - VALLEY) < 0.3
     assert 0.998 <= result.transcript.epsilon(1e-6) <= 1.0
-    plain = minimize(PROBLEM, units, budget=BUDGET, solver=warm().inner, random_state=1)
+    plain = minimize(box(), units, budget=BUDGET, solver=descent(), random_state=1)
     assert np.linalg.norm(plain.params) < 0.3
 
 
 def test_the_choice_has_a_fifth_of_rho():
     public = Public(n=400, d=2)
-    solver = warm().configure(Instance(PROBLEM, public, BUDGET))
+    solver = WarmStart(inner=descent()).configure(Instance(box(), public, BUDGET))
     choice = solver.event(public).events[0]
     assert isinstance(choice, BoundedRangeEvent)
-    by_rest = 5 * 0.5 / solver.inner.noise_multiplier**2
+    by_rest = 8 * 0.5 / solver.inner.noise_multiplier**2
     by_choice = choice.epsilon**2 / 8.0
     assert by_choice / (by_choice + by_rest) == pytest.approx(0.2, rel=1e-3)
 
 
 def test_without_privacy_the_best_candidate_is_taken():
-    result = minimize(
-        PROBLEM,
-        units_of(),
-        budget=Budget(math.inf, 0.0),
-        solver=warm(candidates=512).with_(inner=GradientDescent(steps=0)),
-    )
+    result = minimize(box(warm_start=512), units_of(), budget=Budget(math.inf, 0.0), solver=descent(steps=0))
     assert np.linalg.norm(np.asarray(result.params) - VALLEY) < 0.1
 
 
-def test_more_than_four_parameters_and_an_unknown_range_are_refused():
-    wide = Problem(losses.RecordLoss(lambda params, features, target: jnp.sum(params)))
+def test_more_than_four_parameters_and_losses_that_are_no_black_box_are_refused():
     with pytest.raises(ValueError, match="next to nothing about a box in 5 parameters"):
-        plan(wide, n=100, d=5, epsilon=1.0, delta=1e-6, solver=warm())
-    with pytest.raises(ValueError, match="states no range of its values: give `low` and `high`"):
-        plan(PROBLEM, n=100, d=2, epsilon=1.0, delta=1e-6, solver=WarmStart())
-    with pytest.raises(ValueError, match="low must be below high"):
-        WarmStart(low=1.0, high=1.0)
+        plan(
+            box(lambda params, features, target: params[0], p=5, warm_start=64),
+            n=100,
+            d=5,
+            epsilon=1.0,
+            delta=1e-6,
+        )
+    with pytest.raises(ValueError, match="a warm start is for a black box"):
+        plan(losses.logistic, n=100, d=2, epsilon=1.0, delta=1e-6, solver=WarmStart())
+    for few in (1, -1, 2.0, True):
+        with pytest.raises(ValueError, match="warm_start must be 0 or a whole number of at least 2"):
+            box(warm_start=few)
+    assert box() != box(warm_start=8)
 
 
-def test_a_black_box_brings_its_range():
-    box = BlackBox(lambda params, features, target: 0.5, value_range=(-1.0, 2.0), scale=3.0)
-    problem = Problem.of_values(box, np.zeros(2))
-    instance = Instance(problem, Public(n=100, d=2), BUDGET)
-    assert WarmStart().end(instance, "low") == -1.0
-    assert WarmStart().end(instance, "high") == 2.0
+def test_every_solver_of_a_plan_begins_warm_and_the_default_fits_its_budget():
+    plans = plan(box(warm_start=64), n=400, d=2, epsilon=1.0, delta=1e-6)
+    assert plans.default.solver == "privately clipped o2nc from a warm start"
+    assert [other.solver for other in plans.plans[1:]] == ["o2nc from a warm start"]
+    result = minimize(box(warm_start=64), units_of(), budget=BUDGET, random_state=1)
+    names = [release.name for release in result.transcript]
+    assert names.index("CandidateValues") < names.index("ValueNormCounts") < names.index("ValueGradient")
+    assert 0.998 <= result.transcript.epsilon(1e-6) <= 1.0
 
 
 def test_candidates_are_spread_over_the_box_and_hold_the_start():

@@ -208,6 +208,19 @@ def test_the_whole_budget_is_planned_and_split():
     assert sum(leaves.values()) == 1 + solver.inner.steps == solver.releases()
 
 
+def test_calibration_scales_the_event_and_builds_no_solvers(monkeypatch):
+    checked = []
+    monkeypatch.setattr(GradientDescent, "check", lambda self: checked.append(self))
+    solver = Whitening().configure(Instance(LOGISTIC, public(), BUDGET))
+    assert (
+        len(checked) <= 7
+    )  # open, with steps, in coordinates, filled (twice), with its noise, with all noise scaled
+    known = solver.with_(noise_multiplier=0.1 + 0.2, rescaling_share=0.05)
+    for one in (known, known.inner, known.inner.with_(shares="geometric", contraction=0.9)):
+        assert one.scaled_event(public(), 1.1) == one.scaled(1.1).event(public())
+        assert one.event(public()) == one.scaled_event(public(), 1.0)
+
+
 def test_the_rule_chooses_which_average_is_returned_unless_the_inner_solver_says_so():
     instance = Instance(LOGISTIC, public(), BUDGET)
     assert Whitening().configure(instance).inner.returns == "corrected"

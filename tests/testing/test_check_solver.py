@@ -221,6 +221,11 @@ class OneFewer(Descent):
         return Outcome(params, Status.FINISHED)
 
 
+class ForgetsToScale(Descent):
+    def scaled_event(self, public, factor):
+        return super().scaled_event(public, factor / self.steps)
+
+
 class Overflows(Descent):
     def end(self, curator, params):
         return params / 0.0
@@ -251,6 +256,7 @@ FAULTY = {
     "random numbers of its own": (DrawsByItself(), Rule.REPEATABLE),
     "one release more": (OneMore(), Rule.PLAN),
     "one release fewer": (OneFewer(), Rule.PLAN),
+    "another event for louder noise": (ForgetsToScale(), Rule.PLAN),
     "overflow": (Overflows(), Rule.FINITE_RESULT),
     "private name": (Mumbles(), Rule.NAMES),
 }

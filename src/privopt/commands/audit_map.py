@@ -45,6 +45,7 @@ from privopt.problems.regularisers import Ridge
 from privopt.solvers.base import Solver
 from privopt.solvers.o2nc import O2NC
 from privopt.solvers.registry import NAMES, SOLVERS, named
+from privopt.solvers.warm_start import with_warm_start
 
 CORE = ("data", "queries", "engine", "mechanisms", "ledger", "curator", "proofs")
 RANK = {room: place for place, room in enumerate((*CORE, "problems"))}  # in the order in which data travel
@@ -70,12 +71,14 @@ def _length(params: Any, features: Any, target: Any) -> float:
     return float(np.abs(params - features).sum())
 
 
-BY_VALUES = Problem.of_values(BlackBox(_length, value_range=(0.0, 10.0), scale=1.0), np.zeros(WIDTH))
+BY_VALUES = Problem.of_values(
+    BlackBox(_length, value_range=(0.0, 10.0), scale=1.0, warm_start=16), np.zeros(WIDTH)
+)
 # With so few records these would run gradient descent instead, or take long.
 SMALL: Mapping[str, Mapping[str, Any]] = {
     "svrg": {"fall_back": False},
     "svrg-plus-plus": {"fall_back": False},
-    "warm-start": {"candidates": 16, "inner": O2NC(steps=5)},
+    "private-clip": {"inner": O2NC(steps=5)},
 }
 FOR_USERS = frozenset(
     {
@@ -143,16 +146,18 @@ def audit_map(name: str, *, engine: EngineName) -> AuditMap:
         raise ValueError(f"the solver must be one of {', '.join(NAMES)}, got {name!r}.")
     units = _units(by_user=name in FOR_USERS)
     solver = named(name).with_(**SMALL.get(name, {}))
-    problem = _posed(solver, units)
+    # The default for a black box also runs on one, behind a warm start.
+    problems = [_posed(solver, units), *([BY_VALUES] if name == "private-clip" else [])]
     with in_float64(), nothing_private():
         jax.clear_caches()  # what is compiled already is not traced again
         with _watched() as seen:
-            _run(solver, problem, units, engine)
+            for problem in problems:
+                _run(with_warm_start(solver, problem.loss), problem, units, engine)
     return AuditMap(name, engine, tuple(_readings(seen)))
 
 
 def _posed(solver: Solver, units: Units) -> Problem:
-    for problem in (*PROBLEMS, BY_VALUES):
+    for problem in PROBLEMS:
         if solver.obstacle(problem, units.public) is None:
             return problem
     raise AssertionError(f"no problem for {solver.name}")

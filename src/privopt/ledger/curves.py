@@ -92,6 +92,7 @@ def gaussian_epsilons(mus: NDArray[np.float64], delta: float) -> NDArray[np.floa
     return found
 
 
+@functools.lru_cache(maxsize=256)
 def gaussian_mu(epsilon: float, delta: float) -> float:
     """The largest mu for which Gaussian noise is (epsilon, delta)-private; rho = mu^2 / 2.
 

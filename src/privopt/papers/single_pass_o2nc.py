@@ -196,13 +196,12 @@ class SinglePassO2NC(ReducedO2NC):
         strategy = self._run_strategy(n, parameters)
         return PrefixSum(strategy=strategy, noise_multiplier=self.noise_multiplier)
 
-    def plan(self, instance: Instance) -> Plan:
+    def announcement(self, instance: Instance) -> Plan:
         """The plan; refused where the noise of the sums cannot be drawn exactly, as integers."""
-        solver, n = self.configure(instance), instance.public.n
-        entries = math.prod(instance.problem.parameter_shape(instance.public))
-        if solver.reduces:
-            require_drawable_sums(solver.noise_multiplier, entries, lambda: solver.stream(n, entries))
-        return super().plan(instance)
+        n, entries = instance.public.n, math.prod(instance.problem.parameter_shape(instance.public))
+        if self.reduces:
+            require_drawable_sums(self.noise_multiplier, entries, lambda: self.stream(n, entries))
+        return super().announcement(instance)
 
     def event(self, public: Public) -> Event:
         """One Gaussian release on each of T disjoint batches; or one for the whole stream, which the batches feed."""

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
 from privopt.planning.task import Forecast, Instance
@@ -296,6 +296,32 @@ def noise_of_one(instance: Instance, clip: float) -> float:
     return instance.public.relation.factor * clip / (instance.public.n * instance.mu)
 
 
+def objective_facts(
+    instance: Instance, *, clip: float, smoothness: float | None = None, gap: float | None = None
+) -> SmoothObjective:
+    """The constants of the bounds above, from public quantities.
+
+    Args:
+        instance: the problem and the budget.
+        clip: C.
+        smoothness: L, the ridge included; default that of the problem.
+        gap: a bound on the excess of the start; default the bound on the loss at 0.
+    Raises:
+        ValueError: a constant is neither given nor known.
+    """
+    if smoothness is None:
+        smoothness = instance.problem.smoothness(instance.public)
+    if gap is None:
+        gap = instance.loss_at_zero
+    if gap is None or not math.isfinite(smoothness):
+        raise ValueError(
+            f"the {instance.problem.loss.name} loss has no known bound on its curvature or on its value at 0: give "
+            "`smoothness` and `gap`."
+        )
+    noise = noise_of_one(instance, clip)
+    return SmoothObjective(smoothness=smoothness, gap=gap, noise=noise, parameters=instance.parameters)
+
+
 def relative_noise(instance: Instance) -> float:
     """x = factor sqrt(p) / (n mu): the noise of one gradient that the whole budget buys, over its clip."""
     return math.sqrt(instance.parameters) * noise_of_one(instance, 1.0)
@@ -390,3 +416,51 @@ def balanced_steps(*, smoothness: float, distance: float, noise: float, paramete
     """The T that about minimises `accelerated_bound`: `(24 L^2 W^2 / (s^2 p))^(1/4)`; infinite without noise."""
     spread = noise**2 * parameters
     return math.inf if spread == 0 else (24.0 * smoothness**2 * distance**2 / spread) ** 0.25
+
+
+# ---- The curvature that a run's own releases show ----------------------------------------------------------
+RARE = 10.0  # minus the logarithm of the probability with which noise alone shows a curvature
+
+
+@dataclass(frozen=True)
+class ShownCurvature:
+    """The largest curvature L that successive released gradients have shown, corrected for their noise.
+
+    Two gradients at points a distance s apart that differ by y, with independent noise of standard deviation d in each
+    of p entries, show the curvature `sqrt(|y|^2 - 2 d^2 (p + 2 sqrt(10 p) + 20)) / s`, or 0 where that is no number.
+    Noise alone shows a positive one with probability at most e^-10. Post-processing.
+
+    Attributes:
+        largest: L, in objective units / params^2; 0 before two gradients.
+        point: where the last gradient was taken, (p,); None before the first.
+        gradient: the last gradient, penalty included, (p,).
+    Source:
+        Laurent, Massart 2000, Lemma 1, for the tail of a sum of squares; the rest is ours.
+    """
+
+    largest: float = 0.0
+    point: NDArray[np.float64] | None = None
+    gradient: NDArray[np.float64] | None = None
+
+    def after(self, point: ArrayLike, gradient: ArrayLike, deviation: float) -> "ShownCurvature":
+        """The curvature shown with one more gradient; a gradient that is not finite is left out.
+
+        Args:
+            point: where it was taken, p entries in any shape.
+            gradient: the released gradient, penalty included, p entries.
+            deviation: d, of one entry of this gradient.
+        """
+        at, slope = (np.ravel(np.asarray(entries, np.float64)) for entries in (point, gradient))
+        if not (np.all(np.isfinite(at)) and np.all(np.isfinite(slope))):
+            return self
+        if self.point is None or self.gradient is None:
+            return ShownCurvature(self.largest, at, slope)
+        distance = float(np.linalg.norm(at - self.point))
+        noise = 2.0 * deviation**2 * (at.size + 2.0 * math.sqrt(RARE * at.size) + 2.0 * RARE)
+        change = math.sqrt(max(float(np.sum((slope - self.gradient) ** 2)) - noise, 0.0))
+        shown = change / distance if distance > 0.0 else 0.0
+        return ShownCurvature(max(self.largest, shown) if math.isfinite(shown) else self.largest, at, slope)
+
+    def step_size(self, longest: float) -> float:
+        """The step size 1 / L, but at most `longest`."""
+        return min(longest, 1.0 / self.largest) if self.largest > 0.0 else longest

@@ -17,6 +17,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from privopt.ledger.amounts import Budget
 from privopt.ledger.curves import gaussian_mu
 from privopt.planning import descent_theory
@@ -25,6 +27,8 @@ from privopt.planning.task import Instance
 from privopt.problems.growth import KL
 from privopt.public import Public, Relation
 
+FEWEST_FALLING = 10  # steps
+FLAT = 1.05  # fewer passes are taken where they are predicted to cost at most this factor of the excess
 RATE = "rate, without constants"
 TRUE = "true bound for the worst data set"
 
@@ -38,6 +42,88 @@ def horizon(distance: float, parameters: int, noise: float) -> float:
         noise: s, a coordinate's noise of one gradient bought with the whole budget.
     """
     return distance / (2.0 * math.sqrt(parameters) * noise) if noise > 0.0 else math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class FallingNoise:
+    """The steps and the noise of plain descent whose noise falls geometrically, for its last iterate.
+
+    With R_w a guess of how far the solution is, p parameters, and s the noise of one gradient that the whole budget
+    buys, a path is as long as the horizon h = R_w / (2 sqrt(p) s), and step t of T = h / eta gets the share
+    q^t / sum_s q^s of rho, q = ratio^(1 / (T - 1)). For a mode of curvature c the final variance is least for shares
+    proportional to (1 - eta c)^(T-1-t); equal ones pay about ln(F_0 / F_T) / 4 times as much, F_0 / F_T the mode's
+    contraction. Utility only.
+
+    Attributes:
+        ratio: the last step's share of the budget over the first's; 1 is equal noise.
+        distance: R_w; None for 10 / R, R the row bound: for features of about the row bound's size.
+        most_steps: T is at most this, and with the noise off it is this.
+        growth: the KL condition of the objective; None for that of the problem. With it, T is the least one whose
+            predicted excess is within 5 % of the best, and the plan has a prediction.
+    """
+
+    ratio: float = 30.0
+    distance: float | None = None
+    most_steps: int = 1000
+    growth: KL | None = None
+
+    def __post_init__(self) -> None:
+        if not 1.0 <= self.ratio < math.inf:
+            raise ValueError(f"ratio must be at least 1 and finite, got {self.ratio!r}: 1 is equal noise.")
+        if self.distance is not None and not 0.0 < self.distance < math.inf:
+            raise ValueError(f"distance must be above 0 and finite, got {self.distance!r}.")
+        if self.most_steps < 1:
+            raise ValueError(f"most_steps must be at least 1, got {self.most_steps!r}.")
+
+    def contraction(self, steps: int) -> float:
+        """a of `budget_shares`, whose shares grow by 1 / sqrt(a) a step."""
+        return 1.0 if steps < 2 else self.ratio ** (-2.0 / (steps - 1))
+
+    def steps(self, instance: Instance, *, clip: float, step_size: float, smoothness: float) -> int:
+        """T of the horizon, or the fewest steps with nearly the best prediction.
+
+        Args:
+            instance: the problem and the budget.
+            clip: C.
+            step_size: eta.
+            smoothness: L of the objective, the penalty included.
+        """
+        if not instance.is_private:
+            return self.most_steps
+        noise = descent_theory.noise_of_one(instance, clip)
+        distance = DISTANCE / instance.public.row_bound if self.distance is None else self.distance
+        longest = horizon(distance, instance.parameters, noise)
+        candidates = sorted(
+            {round(1.15**k) for k in range(200) if 1.15**k < self.most_steps} | {self.most_steps}
+        )
+        predicted = {
+            t: self.predicted_excess(instance, t, clip=clip, step_size=step_size, smoothness=smoothness)
+            for t in candidates
+        }
+        known = {t: excess for t, excess in predicted.items() if excess is not None}
+        if not known:
+            by_horizon = math.ceil(min(longest / step_size, self.most_steps))
+            return min(max(by_horizon, FEWEST_FALLING), self.most_steps)
+        best = min(known.values())
+        return next(t for t, excess in known.items() if excess <= FLAT * best)
+
+    def predicted_excess(
+        self, instance: Instance, steps: int, *, clip: float, step_size: float, smoothness: float
+    ) -> float | None:
+        """The recursion of `predicted_path` for T steps; None without a KL condition and a finite gap."""
+        growth = instance.growth if self.growth is None else self.growth
+        if growth is None or growth.kappa > 2.0 or not math.isfinite(growth.gap_within(clip)) or not steps:
+            return None  # above 2 no objective is smooth, which the recursion takes it to be
+        noise = descent_theory.noise_of_one(instance, clip)
+        shares = descent_theory.budget_shares("geometric", steps, self.contraction(steps))
+        return descent_theory.predicted_path(
+            growth,
+            gap=growth.gap_within(clip),
+            step_size=step_size,
+            smoothness=smoothness,
+            trace=smoothness * descent_theory.trace_ratio(instance.problem, instance.public),
+            noises=noise / np.sqrt(shares),
+        )
 
 
 def one_query_floor(noise: float, inverse_trace: float) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 
 from privopt import papers, solvers
 from privopt.ledger.amounts import Budget
+from privopt.planning.kl_theory import FallingNoise
 from privopt.problems import constraints, losses, regularisers
 from privopt.problems.constraints import Constraint
 from privopt.problems.glm import GLMLoss
@@ -121,7 +122,7 @@ def _parts() -> dict[str, type]:
         and issubclass(value, Constraint | GLMLoss | Regulariser)
         and dataclasses.is_dataclass(value)
     }
-    return {one.__name__: one for one in {*parts, Problem, KL}}
+    return {one.__name__: one for one in {*parts, Problem, KL, FallingNoise}}
 
 
 PARTS = _parts()

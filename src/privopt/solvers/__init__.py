@@ -28,13 +28,11 @@ if TYPE_CHECKING:
     from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
     from privopt.solvers.posterior_descent import PosteriorDescent
     from privopt.solvers.randomized_smoothing import RandomizedSmoothing
-    from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
     from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
     from privopt.solvers.svrg import SVRG
     from privopt.solvers.user_federated_averaging import UserFederatedAveraging
     from privopt.solvers.user_gradient_descent import UserGradientDescent as UserGradientDescent
     from privopt.solvers.vertices import VertexAnytime
-    from privopt.solvers.warm_start import WarmStart
     from privopt.solvers.whitening import Whitening
     from privopt.solvers.worst_group_descent import WorstGroupDescent
     from privopt.solvers.worst_group_two_stage import WorstGroupTwoStage
@@ -61,11 +59,9 @@ __all__ = [
     "RandomizedSmoothing",
     "SaddleGradientDescent",
     "SampledDualAveraging",
-    "ScheduledGradientDescent",
     "StochasticGradientDescent",
     "UserFederatedAveraging",
     "VertexAnytime",
-    "WarmStart",
     "Whitening",
     "WorstGroupDescent",
     "WorstGroupTwoStage",
@@ -94,21 +90,25 @@ _HOME = {
     "SVRG": "solvers.svrg",
     "SaddleGradientDescent": "games.noisy_extragradient",
     "SampledDualAveraging": "games.dual_averaging",
-    "ScheduledGradientDescent": "solvers.scheduled_gradient_descent",
     "StochasticGradientDescent": "solvers.stochastic_gradient_descent",
     "UserGradientDescent": "solvers.user_gradient_descent",
     "UserFederatedAveraging": "solvers.user_federated_averaging",
     "VertexAnytime": "solvers.vertices",
-    "WarmStart": "solvers.warm_start",
     "Whitening": "solvers.whitening",
     "WorstGroupDescent": "solvers.worst_group_descent",
     "WorstGroupTwoStage": "solvers.worst_group_two_stage",
 }
 
 
+_RENAMED = {
+    "ScheduledGradientDescent": ": it is GradientDescent.geometric",
+    "WarmStart": ": it is an option, BlackBox(..., warm_start=1024)",
+}
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        moved = f": it is privopt.papers.{name}" if name in papers.__all__ else ""
+        moved = f": it is privopt.papers.{name}" if name in papers.__all__ else _RENAMED.get(name, "")
         raise AttributeError(f"module 'privopt.solvers' has no attribute {name!r}{moved}")
     value = globals()[name] = getattr(importlib.import_module(f"privopt.{_HOME[name]}"), name)
     return value

@@ -91,7 +91,7 @@ class Solver(Program[Problem]):
         raise ValueError(f"{self.title} does not run in other coordinates than the data's own.")
 
     def run_in(self, curator: Curator, problem: Problem, start: Array, coordinates: Coordinates) -> Outcome:
-        """Run in coordinates v with w = B v: on the rows B^T a, with the penalty of B v.
+        """Run a solver that is in coordinates v with w = B v, see `in_coordinates`: on rows B^T a, with B v's penalty.
 
         Args:
             curator: of the original rows.
@@ -101,10 +101,9 @@ class Solver(Program[Problem]):
         Returns:
             The outcome, with its parameters in the original coordinates and its findings in the other ones.
         """
-        inner = self.in_coordinates(coordinates)
         curator.announce("change of coordinates")
         view = curator.view(coordinates.matrix, coordinates.longest_row(curator.public.row_bound))
-        outcome = inner.run(view, coordinates.problem(problem), coordinates.inward(start))
+        outcome = self.run(view, coordinates.problem(problem), coordinates.inward(start))
         return in_original(outcome, coordinates)
 
     # What it can solve, and with which step size -----------------------------------------------------------------
@@ -216,9 +215,9 @@ class Solver(Program[Problem]):
         del instance
         return False
 
-    def plan(self, instance: Instance) -> Plan:
+    def announcement(self, instance: Instance) -> Plan:
         """The plan of `Program`, with notices of a weak signal and the declarations of a black box."""
-        plan = super().plan(instance)
+        plan = super().announcement(instance)
         return replace(
             plan,
             notices=plan.notices + faint_signal(instance, plan.predicted_excess),

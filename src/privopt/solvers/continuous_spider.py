@@ -51,7 +51,7 @@ from privopt.solvers.fields import choice, derived, guarded, number, optional
 DISTANCE = 10.0  # over R: how far the optimum is guessed to be
 WHITENED_DISTANCE = 5.0  # in coordinates in which predictions vary as much as parameters
 WHITENED_STEPS = 100  # whitened problems are well conditioned
-LEAST_WORK = 500.0  # L1 h below which noise decides and scheduled descent is better
+LEAST_WORK = 500.0  # L1 h below which noise decides and descent with falling noise is better
 FEWEST_STEPS = 10
 FLAT = 1.05  # more steps are not worth a gain of less than this factor
 
@@ -254,7 +254,7 @@ class ContinuousSpider(StepwiseSolver):
         if work < LEAST_WORK:
             found = found.noting(
                 f"curvature times horizon is {work:.3g}, below {LEAST_WORK:g}: noise decides before a running estimate "
-                "pays. Gradient descent, scheduled or not, is recommended for a budget this small."
+                "pays. Gradient descent, with equal or falling noise, is recommended for a budget this small."
             )
         smoothness = self.smoothness
         if smoothness is None:

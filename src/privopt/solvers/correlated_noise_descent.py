@@ -191,12 +191,11 @@ class CorrelatedNoiseDescent(Solver):
             participation=self._participation(),
         )
 
-    def plan(self, instance: Instance) -> Plan:
+    def announcement(self, instance: Instance) -> Plan:
         """The plan, refused where there is no room for the noise of the sums."""
-        solver = self.configure(instance)
         entries = math.prod(instance.problem.parameter_shape(instance.public))
-        require_drawable_sums(solver.noise_multiplier, entries, solver.stream)
-        return super().plan(instance)
+        require_drawable_sums(self.noise_multiplier, entries, self.stream)
+        return super().announcement(instance)
 
     def event(self, public: Public) -> Event:
         """The stream, charged when it opens; the blocks that feed it cost nothing of their own."""

@@ -10,7 +10,7 @@ Source:
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from privopt.curator.base import Curator
@@ -32,7 +32,6 @@ from privopt.solvers.fields import derived, number
 from privopt.solvers.front_end import FilteredFrontEnd
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.needs import FewFeatures, GeneralisedLinear, Need
-from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 from privopt.solvers.user_gradient_descent import UserGradientDescent
 
 # ---- How a budget is split around the probe, and the curvature that its release stands for -----------------
@@ -100,12 +99,10 @@ class CurvatureProbe(FilteredFrontEnd):
         refused = super().applicable(problem, public)
         if refused is not None:
             return refused
-        if not isinstance(
-            inner, GradientDescent | ScheduledGradientDescent | ContinuousSpider | UserGradientDescent
-        ):
+        if not isinstance(inner, GradientDescent | ContinuousSpider | UserGradientDescent):
             return (
-                f"{inner.title} does not gain from longer steps: use scheduled, ordinary or user-level gradient "
-                "descent, or the continuous spider"
+                f"{inner.title} does not gain from longer steps: use gradient descent, for records or users, or the "
+                "continuous spider"
             )
         if (wide := FewFeatures(most=WIDEST).refusal(self, problem, public)) is not None:
             return wide
@@ -127,17 +124,17 @@ class CurvatureProbe(FilteredFrontEnd):
         """
         instance, inner = Instance(problem, public, self.rest()), self.inner
         smoothness = curvature + instance.penalty_smoothness
+        planned = max(1, self.planned.releases()) if self.is_set("planned") else math.inf
         if isinstance(inner, GradientDescent):
             inner = inner.with_(smoothness=smoothness)
-        elif isinstance(inner, ScheduledGradientDescent):
-            inner = inner.with_(curvature=curvature)
+            if inner.falling is not None:
+                most = min(inner.falling.most_steps, planned)
+                inner = inner.with_(falling=replace(inner.falling, most_steps=most))
         elif isinstance(inner, UserGradientDescent):
             inner = inner.with_(step_size=STEP_FACTOR / smoothness)
         elif isinstance(inner, ContinuousSpider):
             # Its curvature stays that of one record's loss: the differences of single records are clipped by it.
-            inner = inner.with_(step_size=1.0 / smoothness)
-        if isinstance(inner, ScheduledGradientDescent | ContinuousSpider) and self.is_set("planned"):
-            inner = inner.with_(most_steps=max(1, min(inner.most_steps, self.planned.releases())))
+            inner = inner.with_(step_size=1.0 / smoothness, most_steps=min(inner.most_steps, planned))
         return inner.with_(noise_multiplier=None).configure(instance)
 
     def matrix_seconds(self, public: Public) -> float:

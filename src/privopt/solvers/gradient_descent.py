@@ -12,7 +12,7 @@ Source: Wang, Ye, Xu 2017, Algorithm 4; Bassily, Smith, Thakurta 2014 for the pr
 import math
 import secrets
 from collections import abc
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -21,19 +21,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from privopt.curator.base import Curator
 from privopt.later import Array, Bool, Float
-from privopt.ledger.events import Event, Sequence
+from privopt.ledger.events import Event, Repeated, Sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_theory
 from privopt.planning.averaging import Average, mixing_ratios
 from privopt.planning.coordinates import Coordinates, RowSpectrum
 from privopt.planning.counts import level_notice
-from privopt.planning.descent_theory import Shares, SmoothObjective, budget_shares
+from privopt.planning.descent_theory import Shares, ShownCurvature, SmoothObjective, budget_shares
 from privopt.planning.improvement import Evidence
+from privopt.planning.kl_theory import FallingNoise
 from privopt.planning.notices import long_steps
 from privopt.planning.shrinkage import NoisePath, newton_end, newton_share
 from privopt.planning.task import Forecast, Instance
 from privopt.precision import arrays_of, jitted, run_arrays
 from privopt.problems.constraints import Unconstrained
+from privopt.problems.growth import KL
 from privopt.problems.losses import GLMLoss, Logistic
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser, Ridge, strongest
@@ -43,55 +45,13 @@ from privopt.result import Outcome, ending
 from privopt.solvers.base import StepwiseSolver
 from privopt.solvers.fields import choice, derived, guarded, optional
 
-# ---- Default settings are in `planning.descent_theory`, the two with a bound in `planning.descent_theory` -
+FALLING_EXCESS = "expected under the KL condition, while no gradient is clipped and eta <= 2 / L"
+FALLING_WITHOUT_FORMULA = (
+    "no formula without a KL condition of kappa up to 2 and a bound on the excess of the start"
+)
 SHARE_OF_STEP = 0.5  # eta lam of a given step size, above which the ridge lam enters by its proximal map
 HURRIED = 0.95  # momentum of the second half of the steps, where parameters still grow
 GROWING = 2.5  # in standard deviations of the noise: beyond it parameters count as still growing
-RARE = 10.0  # minus the logarithm of the probability with which noise alone shows a curvature
-
-
-@dataclass(frozen=True)
-class ShownCurvature:
-    """The largest curvature L that successive released gradients have shown, corrected for their noise.
-
-    Two gradients at points a distance s apart that differ by y, with independent noise of standard deviation d in each
-    of p entries, show the curvature `sqrt(|y|^2 - 2 d^2 (p + 2 sqrt(10 p) + 20)) / s`, or 0 where that is no number.
-    Noise alone shows a positive one with probability at most e^-10. Post-processing.
-
-    Attributes:
-        largest: L, in objective units / params^2; 0 before two gradients.
-        point: where the last gradient was taken, (p,); None before the first.
-        gradient: the last gradient, penalty included, (p,).
-    Source:
-        Laurent, Massart 2000, Lemma 1, for the tail of a sum of squares; the rest is ours.
-    """
-
-    largest: float = 0.0
-    point: NDArray[np.float64] | None = None
-    gradient: NDArray[np.float64] | None = None
-
-    def after(self, point: ArrayLike, gradient: ArrayLike, deviation: float) -> "ShownCurvature":
-        """The curvature shown with one more gradient; a gradient that is not finite is left out.
-
-        Args:
-            point: where it was taken, p entries in any shape.
-            gradient: the released gradient, penalty included, p entries.
-            deviation: d, of one entry of this gradient.
-        """
-        at, slope = (np.ravel(np.asarray(entries, np.float64)) for entries in (point, gradient))
-        if not (np.all(np.isfinite(at)) and np.all(np.isfinite(slope))):
-            return self
-        if self.point is None or self.gradient is None:
-            return ShownCurvature(self.largest, at, slope)
-        distance = float(np.linalg.norm(at - self.point))
-        noise = 2.0 * deviation**2 * (at.size + 2.0 * math.sqrt(RARE * at.size) + 2.0 * RARE)
-        change = math.sqrt(max(float(np.sum((slope - self.gradient) ** 2)) - noise, 0.0))
-        shown = change / distance if distance > 0.0 else 0.0
-        return ShownCurvature(max(self.largest, shown) if math.isfinite(shown) else self.largest, at, slope)
-
-    def step_size(self, longest: float) -> float:
-        """The step size 1 / L, but at most `longest`."""
-        return min(longest, 1.0 / self.largest) if self.largest > 0.0 else longest
 
 
 class DescentState(NamedTuple):
@@ -128,7 +88,8 @@ class GradientDescent(StepwiseSolver):
             still grow, see `still_grows`; for `returns="corrected"`, whose points are kept.
         shares: how the budget is split over the steps: "equal" or "geometric", which is best for the last iterate of a
             strongly convex objective; see `descent_theory`.
-        contraction: a of the geometric shares; default 1 - eta * ridge strength.
+        contraction: a of the geometric shares; default 1 - eta * ridge strength, or that of `falling`.
+        falling: how many steps there are, and how their noise falls, see `geometric`.
         smoothness: L of the objective, ridge included, if it is known better than by the loss and the row bound: it
             sets the default step size, and with it the number of steps, and decides whether a step is called too large.
         shrinks: whether steps take the ridge by its exact proximal map, which is stable at any strength, and not by its
@@ -162,6 +123,7 @@ class GradientDescent(StepwiseSolver):
     shrinks: bool | None = None
     restarts: bool | None = None
     chosen: int | None = optional(at_least=0)
+    falling: FallingNoise | None = field(default=None, repr=False)
     rows: RowSpectrum | None = field(default=None, repr=False)
 
     def default_shrinks(self, instance: Instance) -> bool:
@@ -176,14 +138,17 @@ class GradientDescent(StepwiseSolver):
     def default_restarts(self, instance: Instance) -> bool | None:
         return not instance.is_private and not self.is_set("momentum")
 
-    def default_steps(self, instance: Instance) -> int:
-        return self._setting(instance).steps
-
     def default_clip(self, instance: Instance) -> float:
         return self._setting(instance).clip
 
     def default_step_size(self, instance: Instance) -> float:
-        return self._setting(instance).step_size
+        """1.25 / L, and 1 / L where noise falls."""
+        return 1.0 / self._smoothness(instance) if self.falling else self._setting(instance).step_size
+
+    def default_steps(self, instance: Instance) -> int:
+        if self.falling is None:
+            return self._setting(instance).steps
+        return self.falling.steps(instance, **self._plain(instance))
 
     def default_momentum(self, instance: Instance) -> float:
         return self._setting(instance).momentum
@@ -197,12 +162,44 @@ class GradientDescent(StepwiseSolver):
         """a = 1 - eta lam, a bound on the factor by which one step reduces the excess; None for equal shares."""
         if self.shares == "equal":
             return None
+        if self.falling is not None:
+            return self.falling.contraction(self.steps)
         return max(1.0 - self.step_size * instance.ridge, 1e-12)
 
     def default_chosen(self, instance: Instance) -> int | None:
         """The index t of the iterate x_t that "random" returns, drawn uniformly from 0..T-1; else None."""
         del instance
         return secrets.randbelow(self.steps) if self.returns == "random" and self.steps else None
+
+    @classmethod
+    def geometric(
+        cls,
+        *,
+        ratio: float = 30.0,
+        distance: float | None = None,
+        most_steps: int = 1000,
+        growth: KL | None = None,
+        **fields: Any,
+    ) -> Self:
+        """Plain descent whose noise falls geometrically, of which the last iterate is returned; see `FallingNoise`.
+
+        Args:
+            ratio: the last step's share of the budget over the first's; 1 is equal noise.
+            distance: from the start to the solution, a guess; default 10 / R, R the row bound.
+            most_steps: T is at most this, and with the noise off it is this.
+            growth: the KL condition of the objective; default that of the problem.
+            fields: other fields of the class.
+        Raises:
+            ValueError: a field is out of its range.
+        """
+        falling = FallingNoise(ratio=ratio, distance=distance, most_steps=most_steps, growth=growth)
+        plain: dict[str, Any] = {"momentum": 0.0, "returns": "last", "shrinks": False, "shares": "geometric"}
+        return cls(**plain | {"falling": falling} | fields)
+
+    @property
+    def title(self) -> str:
+        """The name, and whether noise falls."""
+        return self.name if self.falling is None else f"geometric-{self.name}"
 
     @classmethod
     def for_pl(
@@ -217,8 +214,8 @@ class GradientDescent(StepwiseSolver):
     ) -> Self:
         """The setting for a Polyak-Lojasiewicz (PL) objective: steps 1 / L, no momentum, the last iterate.
 
-        Its bound on the excess is `objective_facts(...).last_iterate_bound(constant, steps, shares)`, as long as no
-        gradient is clipped.
+        Its bound on the excess is `objective_facts(...).last_iterate_bound(constant, steps, shares)` of
+        `planning.descent_theory`, as long as no gradient is clipped.
 
         Args:
             instance: the problem and the budget it will be configured for.
@@ -232,7 +229,7 @@ class GradientDescent(StepwiseSolver):
             ValueError: a constant is neither given nor known.
         """
         clip = descent_theory.default_clip(instance) if clip is None else clip
-        facts = objective_facts(instance, clip=clip, smoothness=smoothness, gap=gap)
+        facts = descent_theory.objective_facts(instance, clip=clip, smoothness=smoothness, gap=gap)
         if constant is None:
             if instance.problem.loss.convex is False:
                 raise ValueError(
@@ -268,19 +265,20 @@ class GradientDescent(StepwiseSolver):
             ValueError: a constant is neither given nor known.
         """
         clip = descent_theory.default_clip(instance) if clip is None else clip
-        facts = objective_facts(instance, clip=clip, smoothness=smoothness, gap=gap)
+        facts = descent_theory.objective_facts(instance, clip=clip, smoothness=smoothness, gap=gap)
         return cls(clip=clip, steps=facts.steps_to_flatten(), returns=returns, **_plain_steps(facts))
 
     def forecast(self, instance: Instance) -> Forecast:
         """The forecast of `descent_defaults`, and notices on the step size and the level of a quantile."""
         found = descent_theory.forecast(instance, steps=self.steps, clip=self.clip)
-        smoothness = self.smoothness
-        if smoothness is None:
-            smoothness = descent_theory.smoothness(instance)
-            smoothness += 0.0 if self.shrinks else instance.penalty_smoothness
         if self.rows is None:  # in whitened coordinates the level is set afterwards
             found = found.noting(*level_notice(instance.problem.loss, None))
-        return found.noting(*long_steps(self.step_size, smoothness))
+        found = found.noting(*long_steps(self.step_size, self._smoothness(instance)))
+        if self.falling is None:
+            return found
+        excess = self.falling.predicted_excess(instance, self.steps, **self._plain(instance))
+        meaning = FALLING_WITHOUT_FORMULA if excess is None else FALLING_EXCESS
+        return replace(found, excess=excess, meaning=meaning, for_convex=False)
 
     def in_coordinates(self, coordinates: Coordinates) -> Self:
         smoothness = coordinates.smoothness + coordinates.ridge_smoothness
@@ -339,13 +337,23 @@ class GradientDescent(StepwiseSolver):
 
     def event(self, public: Public) -> Event:
         """T Gaussian releases, with the noise multipliers of `mechanisms`."""
-        if self.shares == "equal":
-            return super().event(public)
-        return Sequence(tuple(mechanism.event() for mechanism in self.mechanisms()))
+        return self.scaled_event(public, 1.0)
 
-    def mechanisms(self) -> tuple[Gaussian, ...]:
-        """The noise of each step: `noise_multiplier / sqrt(T share_t)`, which costs together what equal noise costs."""
-        return tuple(Gaussian(float(self.noise_multiplier * factor)) for factor in self._noise_factors())
+    def scaled_event(self, public: Public, factor: float) -> Event:
+        """The same with all noise times `factor`."""
+        del public
+        if self.shares == "equal":
+            return Repeated(Gaussian(self._scaled_noise(factor)).event(), self.steps)
+        return Sequence(tuple(mechanism.event() for mechanism in self.mechanisms(factor)))
+
+    def mechanisms(self, factor: float = 1.0) -> tuple[Gaussian, ...]:
+        """The noise of each step: `noise_multiplier / sqrt(T share_t)`, which costs together what equal noise costs.
+
+        Args:
+            factor: all noise is multiplied by it.
+        """
+        noise = self._scaled_noise(factor)
+        return tuple(Gaussian(float(noise * each)) for each in self._noise_factors())
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 4, with momentum and averaging. A slope is a released gradient plus that of the penalty."""
@@ -481,38 +489,22 @@ class GradientDescent(StepwiseSolver):
             shrinks=bool(self.shrinks),
         )
 
+    def _plain(self, instance: Instance) -> dict[str, float]:
+        """What the rules of falling noise ask for."""
+        return {"clip": self.clip, "step_size": self.step_size, "smoothness": self._smoothness(instance)}
+
+    def _smoothness(self, instance: Instance) -> float:
+        """The curvature that steps are planned for, given or guessed; without a ridge that is a proximal map."""
+        if self.smoothness is not None:
+            return self.smoothness
+        return descent_theory.smoothness(instance) + (0.0 if self.shrinks else instance.penalty_smoothness)
+
     def _gradient_part_smoothness(self, instance: Instance) -> float:
         """The known curvature of the part of the objective that enters by its gradient, not by a proximal map."""
         if self.smoothness is not None:
             return self.smoothness
-        ridge = instance.penalty_smoothness if self.default_shrinks(instance) else 0.0
-        return instance.known_smoothness - ridge
-
-
-def objective_facts(
-    instance: Instance, *, clip: float, smoothness: float | None = None, gap: float | None = None
-) -> SmoothObjective:
-    """The constants of the bounds in `descent_theory`, from public quantities.
-
-    Args:
-        instance: the problem and the budget.
-        clip: C.
-        smoothness: L, the ridge included; default that of the problem.
-        gap: a bound on the excess of the start; default the bound on the loss at 0.
-    Raises:
-        ValueError: a constant is neither given nor known.
-    """
-    if smoothness is None:
-        smoothness = instance.problem.smoothness(instance.public)
-    if gap is None:
-        gap = instance.loss_at_zero
-    if gap is None or not math.isfinite(smoothness):
-        raise ValueError(
-            f"the {instance.problem.loss.name} loss has no known bound on its curvature or on its value at 0: give "
-            "`smoothness` and `gap`."
-        )
-    noise = descent_theory.noise_of_one(instance, clip)
-    return SmoothObjective(smoothness=smoothness, gap=gap, noise=noise, parameters=instance.parameters)
+        shrinks = self.default_shrinks(instance) if self.shrinks is None else self.shrinks
+        return instance.known_smoothness - (instance.penalty_smoothness if shrinks else 0.0)
 
 
 def _plain_steps(facts: SmoothObjective) -> dict[str, Any]:

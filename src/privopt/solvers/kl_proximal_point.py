@@ -179,7 +179,7 @@ class KLProximalPoint(Solver):
         if growth.kappa < 2.0:
             return (
                 f"it needs a sharp minimum (kappa at least 2), and this objective has kappa = {growth.kappa:.4g}: use "
-                "scheduled or adaptive gradient descent, or the variance-reduced solvers for smooth losses"
+                "geometric or adaptive gradient descent, or the variance-reduced solvers for smooth losses"
             )
         return None
 

@@ -179,8 +179,7 @@ class ObjectivePerturbation(Solver):
         The determinant term stays what it is in w, so the event does not change.
         """
         del start
-        inner = self.in_coordinates(coordinates)
-        return self._released(curator, inner.query(problem, jnp.asarray(coordinates.matrix)))
+        return self._released(curator, self.query(problem, jnp.asarray(coordinates.matrix)))
 
     def _released(self, curator: Curator, query: PerturbedMinimiser) -> Outcome:
         mechanism = query.mechanism(self.noise_multiplier, curator.public, output_share=self.output_share)

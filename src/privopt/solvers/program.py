@@ -43,7 +43,7 @@ class Program(abc.ABC, Generic[P]):
         Program(...)        fields given by the user; a field that is None is open
         filled(task)        every open field but the noise is derived from public numbers
         calibrated(task)    the noise is set so that `event` fits the budget
-        plan(task)          `configure`, which is both of these, then event, cost and forecast, before data are read
+        plan(task)          `configure`, which is both of these, then `announcement`: event, cost and forecast
         run                 declared by the kind of program: solvers, games and synthesizers give back different things
 
     A subclass declares its fields (see `fields`), a method `default_<field>(task)` for each that may be open, `event`,
@@ -95,8 +95,14 @@ class Program(abc.ABC, Generic[P]):
         program = self
         for field in derived_by_methods(type(self)):
             if not program.is_set(field):
-                rule = getattr(program, f"default_{field}")
-                program = replace(program, **{field: rule(instance)})
+                value = getattr(program, f"default_{field}")(instance)
+                if value is not None:
+                    program = self.with_() if program is self else program
+                    object.__setattr__(
+                        program, field, value
+                    )  # nobody else sees the program before it is filled
+        if program is not self:
+            program.__post_init__()
         return program
 
     def calibrated(self, task: Task[P]) -> Self:
@@ -109,7 +115,7 @@ class Program(abc.ABC, Generic[P]):
             return self
         if not task.is_private:
             return self.with_(noise_multiplier=0.0)
-        return self.to_budget(task, lambda z: self.with_(noise_multiplier=z))
+        return self.to_budget(task)
 
     def to_budget(self, task: Task[P], at: Callable[[float], Self] | None = None) -> Self:
         """A program of which all but the scale of its noise is set, with the smallest scale that the budget allows.
@@ -121,14 +127,26 @@ class Program(abc.ABC, Generic[P]):
             With the scale 1 where nothing is released.
         """
         made, public = at or self.scaled, task.public
-        if not any(leaf_counts(made(1.0).event(public))):
+
+        def event(scale: float) -> Event:
+            return self.scaled_event(public, scale) if at is None else at(scale).event(public)
+
+        if not any(leaf_counts(event(1.0))):
             return made(1.0)
-        return made(float(calibrate(lambda z: made(z).event(public), task.budget, public.relation)))
+        return made(float(calibrate(event, task.budget, public.relation)))
 
     def scaled(self, factor: float) -> Self:
-        """The same configured program with the standard deviation of all its noise times `factor`."""
+        """The same program with the standard deviation of all its noise times `factor`; open noise counts as 1."""
+        return self.with_(noise_multiplier=self._scaled_noise(factor))
+
+    def scaled_event(self, public: Public, factor: float) -> Event:
+        """The event of `scaled(factor)`. Calibration asks for dozens; a subclass may do without the scaled programs."""
+        return self.scaled(factor).event(public)
+
+    def _scaled_noise(self, factor: float) -> float:
+        """The noise multiplier of `scaled(factor)`."""
         program: Any = self
-        return self.with_(noise_multiplier=program.noise_multiplier * factor)
+        return program.noise_multiplier * factor if self.is_set("noise_multiplier") else factor
 
     def configure(self, instance: Any) -> Self:
         """Derive what was left open and set the noise to the budget.
@@ -286,34 +304,37 @@ class Program(abc.ABC, Generic[P]):
 
     def plan(self, instance: Any) -> Plan:
         """The plan of this program, configured first where needed."""
-        program = self.configure(instance)
+        return self.configure(instance).announcement(instance)
+
+    def announcement(self, instance: Any) -> Plan:
+        """The plan of this configured program."""
         public = instance.public
-        forecast = program.foreseen(instance)
+        forecast = self.foreseen(instance)
         return Plan(
             solver=self.title,
-            settings=settings(program),
-            event=program.event(public),
+            settings=settings(self),
+            event=self.event(public),
             budget=instance.budget,
             public=public,
-            releases=program.releases(),
-            adaptive=program.adaptive,
-            passes=program.passes(),
-            memory_bytes=program.memory_bytes(instance.problem, public),
-            held=program.held_numbers(instance.problem, public),
-            needs_rows=program.needs_rows,
-            seconds=loading_seconds(public) + program.seconds(instance.problem, public),
+            releases=self.releases(),
+            adaptive=self.adaptive,
+            passes=self.passes(),
+            memory_bytes=self.memory_bytes(instance.problem, public),
+            held=self.held_numbers(instance.problem, public),
+            needs_rows=self.needs_rows,
+            seconds=loading_seconds(public) + self.seconds(instance.problem, public),
             predicted_excess=forecast.excess,
             predicted_range=forecast.excess_range,
             prediction=forecast.meaning,
             bound=forecast.bound,
-            indicators={**program.indicators(instance), **forecast.indicators},
+            indicators={**self.indicators(instance), **forecast.indicators},
             notices=(
-                *(() if program.releases() else (NO_RELEASES,)),
+                *(() if self.releases() else (NO_RELEASES,)),
                 *extreme_epsilon(instance.budget),
                 *forecast.notices,
             ),
             measure=forecast.measure,
-            evaluations=program.loss_values(instance.problem, public),
+            evaluations=self.loss_values(instance.problem, public),
         )
 
 
@@ -391,6 +412,7 @@ class Registry(Generic[K]):
         example: the name of one of them, and an instance as it is typed.
         offered: makers of those that `plan` compares and "auto" chooses among, with all fields open.
         published: those of `privopt.papers`, which are named or not used at all.
+        renamed: the old name and today's, of those that had another one.
     """
 
     kind: type[K]
@@ -399,6 +421,7 @@ class Registry(Generic[K]):
     example: tuple[str, str]
     offered: Mapping[str, Callable[[], K]]
     published: Mapping[str, str]
+    renamed: tuple[tuple[str, str], ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -427,7 +450,8 @@ class Registry(Generic[K]):
         if not isinstance(given, str):
             return Choice(given)
         if given not in self.names:
+            now = "".join(f", which is {new!r} now" for old, new in self.renamed if old == given)
             raise ValueError(
-                f"{self.option} must be 'auto', one of {sorted(self.names)} or {self.one}, got {given!r}."
+                f"{self.option} must be 'auto', one of {sorted(self.names)} or {self.one}, got {given!r}{now}."
             )
         return Choice(self.named(given))

@@ -46,7 +46,7 @@ SOLVERS: dict[str, Maker[Solver]] = {
     "accelerated-mirror-descent": Maker(solvers, "AcceleratedMirrorDescent"),
     "frank-wolfe": Maker(solvers, "FrankWolfe"),
     "vertex-anytime": Maker(solvers, "VertexAnytime"),
-    "scheduled-gradient-descent": Maker(solvers, "ScheduledGradientDescent"),
+    "geometric-gradient-descent": Maker(solvers, "GradientDescent.geometric"),
     "adaptive-gradient-descent": Maker(solvers, "AdaptiveGradientDescent"),
     "continuous-spider": Maker(solvers, "ContinuousSpider"),
     "correlated-noise-descent": Maker(solvers, "CorrelatedNoiseDescent"),
@@ -57,7 +57,6 @@ SOLVERS: dict[str, Maker[Solver]] = {
     "private-clip": Maker(solvers, "PrivateClip", inner="O2NC"),
     "randomized-smoothing": Maker(solvers, "RandomizedSmoothing"),
     "phased-accelerated-erm": Maker(solvers, "PhasedAcceleratedERM"),
-    "warm-start": Maker(solvers, "WarmStart"),
     "worst-group-whitening": Maker(solvers, "Whitening", inner="WorstGroupDescent"),
     "worst-group-descent": Maker(solvers, "WorstGroupDescent"),
     "worst-group-two-stage": Maker(solvers, "WorstGroupTwoStage"),
@@ -65,7 +64,13 @@ SOLVERS: dict[str, Maker[Solver]] = {
 
 
 REGISTRY = Registry(
-    Solver, "solver", "a Solver", ("gradient-descent", "GradientDescent()"), SOLVERS, papers.SOLVERS
+    Solver,
+    "solver",
+    "a Solver",
+    ("gradient-descent", "GradientDescent()"),
+    SOLVERS,
+    papers.SOLVERS,
+    renamed=(("scheduled-gradient-descent", "geometric-gradient-descent"),),
 )
 NAMES, named = REGISTRY.names, REGISTRY.named  # `plan` compares those of `SOLVERS`
 
@@ -90,6 +95,10 @@ def choose(solver: Solver | str, instance: Instance) -> Choice[Solver]:
         from privopt.solvers.clip_choice import with_chosen_clip  # late: for solvers that are named alone
 
         choice = Choice(with_chosen_clip(choice.solver))
+    if isinstance(instance.problem.loss, BlackBox):
+        from privopt.solvers.warm_start import with_warm_start  # late: for black boxes alone
+
+        choice = choice._replace(solver=with_warm_start(choice.solver, instance.problem.loss))
     choice.solver.check_applicable(instance.problem, instance.public)
     choice.solver.check_step_size(instance)
     return choice

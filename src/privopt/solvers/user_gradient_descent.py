@@ -194,8 +194,8 @@ class UserGradientDescent(StepwiseSolver):
 
     def run_in(self, curator: Curator, problem: Problem, start: Array, coordinates: Coordinates) -> Outcome:
         """The descent in other coordinates. Averages are mapped after they are formed: the rows stay as they are."""
-        inner, row_map = self.in_coordinates(coordinates), jnp.asarray(coordinates.matrix)
-        outcome = inner._descend(curator, coordinates.problem(problem), coordinates.inward(start), row_map)
+        row_map = jnp.asarray(coordinates.matrix)
+        outcome = self._descend(curator, coordinates.problem(problem), coordinates.inward(start), row_map)
         return in_original(outcome, coordinates)
 
     def _descend(self, curator: Curator, problem: Problem, start: Array, row_map: Any) -> Outcome:

@@ -1,6 +1,6 @@
 """A warm start: the best of many public points is chosen privately, then a method runs from it.
 
-For losses with several valleys or steps, in a few parameters, where a method that follows gradients stays where it is.
+For black boxes with several valleys or steps, in a few parameters, where a method that descends stays where it is.
 
 Source: Kornowski, Liu, Talwar 2024, Appendix B, with few well spread points in place of a net.
 """
@@ -21,6 +21,7 @@ from privopt.mechanisms.choice import ExponentialMechanism
 from privopt.planning.averaging import records
 from privopt.planning.task import Forecast, Instance
 from privopt.problems.black_box import BlackBox
+from privopt.problems.glm import Loss
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.values import CandidateValues
@@ -31,7 +32,7 @@ from privopt.solvers.front_end import FrontEnd, choice_range
 from privopt.solvers.o2nc import O2NC
 
 # ---- How a budget is split around a private choice of the start, and the candidates to choose among --------
-#     N points of a scrambled Sobol sequence in the box start +- reach,  N = 1024
+#     N points of a scrambled Sobol sequence in the box start +- reach,  N = 1024, reach = 1 in units of `scale`
 #     rho of the choice = e^2 / 8 = share * mu^2 / 2,  share = 0.2
 #
 # In more than four parameters so few points say next to nothing about a box, and the method that follows does better
@@ -41,6 +42,7 @@ from privopt.solvers.o2nc import O2NC
 #     Kornowski, Liu, Talwar 2024, Appendix B, where the net has exponentially many points.
 SHARE = 0.2
 CANDIDATES = 1024
+REACH = 1.0
 MOST_PARAMETERS = 4
 
 
@@ -69,12 +71,12 @@ def candidates(centre: NDArray[np.float64], reach: float, count: int, seed: int)
 class WarmStart(FrontEnd):
     """A charged front end: the start is chosen among the points of a public box, by the mean of their clipped values.
 
+    `BlackBox(..., warm_start=N)` puts it in front of whatever solver is asked for.
+
     Attributes:
         inner: the method that goes on from there, with the rest of the budget.
         share: the choice's part of the budget, a fraction of rho.
         candidates: N, how many points are tried, the given start among them. Each costs a value of every record.
-        reach: half the width of the box around the start; of a black box in units of its `scale`.
-        low, high: the public range that values are moved into; default that of a black box, required for other losses.
         choice_range: the bounded range of the choice.
         noise_multiplier: 1 where there is noise, 0 where there is none: both parts state their own.
     Guarantee:
@@ -92,17 +94,7 @@ class WarmStart(FrontEnd):
     inner: Solver = field(default_factory=O2NC)
     share: float = number(SHARE, above=0, below=1)
     candidates: int = number(CANDIDATES, at_least=2)
-    reach: float = number(1.0, above=0)
-    low: float = derived()
-    high: float = derived()
     choice_range: float = derived(above=0)
-
-    def check(self) -> None:
-        """The range is one."""
-        if self.is_set("low") and self.is_set("high") and not self.low < self.high:
-            raise ValueError(
-                f"low must be below high, got {self.low!r} and {self.high!r}: values are moved between."
-            )
 
     @property
     def choice(self) -> ExponentialMechanism:
@@ -117,19 +109,13 @@ class WarmStart(FrontEnd):
         """All noise times `factor`."""
         return super().scaled(factor).with_(choice_range=self.choice_range / factor)
 
-    def filled(self, instance: Instance) -> Self:
-        """The range, and the inner solver's own settings for its part of the budget."""
-        self.check_applicable(instance.problem, instance.public)
-        ends = {name: self.end(instance, name) for name in ("low", "high") if not self.is_set(name)}
-        return self.with_(**ends, inner=self.inner.filled(rest(instance, self.share)))
-
     def configure(self, instance: Instance) -> Self:
-        """Derive what was left open; split the budget and calibrate both parts together."""
-        solver = self.filled(instance)
-        if solver.is_set("noise_multiplier"):
-            return solver
-        inner = solver.inner.configure(rest(instance, self.share))
-        split = solver.with_(
+        """Configure the inner solver for its part of the budget, then calibrate both parts together."""
+        self.check_applicable(instance.problem, instance.public)
+        inner = self.inner.configure(rest(instance, self.share))
+        if self.is_set("noise_multiplier"):
+            return self.with_(inner=inner)
+        split = self.with_(
             noise_multiplier=1.0 if instance.is_private else 0.0,
             choice_range=choice_range(self.share, instance),
             inner=inner,
@@ -137,14 +123,19 @@ class WarmStart(FrontEnd):
         return split.to_budget(instance) if instance.is_private else split
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
-        """At most four parameters, a range of values, and what the inner solver asks for."""
+        """At most four parameters of a black box, and what the inner solver asks for."""
+        if not isinstance(problem.loss, BlackBox):
+            return f"a warm start is for a black box, whose values have a range, not for the {problem.loss.name} loss"
         parameters = int(np.prod(problem.parameter_shape(public)))
-        return self._box_obstacle(problem, parameters) or self.inner.obstacle(problem, public)
+        if parameters > MOST_PARAMETERS:
+            return (
+                f"{self.candidates} candidates say next to nothing about a box in {parameters} parameters (limit: "
+                f"{MOST_PARAMETERS}): leave the warm start out"
+            )
+        return self.inner.obstacle(problem, public)
 
     def loss_values(self, problem: Problem, public: Public) -> float:
         """One for each candidate, and the inner solver's."""
-        if not isinstance(problem.loss, BlackBox):
-            return 0.0
         return self.candidates * float(records(public)) + super().loss_values(problem, public)
 
     def forecast(self, instance: Instance) -> Forecast:
@@ -153,29 +144,20 @@ class WarmStart(FrontEnd):
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Choose the start, then run the inner solver from it."""
+        loss = problem.loss
+        assert isinstance(loss, BlackBox)
         curator.announce("values at candidates")
         seed = curator.public_seed("candidates")
-        points = candidates(np.ravel(np.asarray(start)), self.reach, self.candidates, seed)
+        points = candidates(np.ravel(np.asarray(start)), REACH, self.candidates, seed)
         inside = jnp.stack([problem.constraint.project(jnp.reshape(point, start.shape)) for point in points])
         values = CandidateValues(
-            loss=problem.loss, candidates=inside.reshape(len(points), -1), low=self.low, high=self.high
+            loss=loss, candidates=inside.reshape(len(points), -1), low=loss.low, high=loss.high
         )
         chosen = int(curator.release(values, self.choice))
         return self.inner.run(curator, problem, inside[chosen])
 
-    def _box_obstacle(self, problem: Problem, parameters: int) -> str | None:
-        """Why there is no warm start, or None if there is one."""
-        if parameters > MOST_PARAMETERS:
-            return (
-                f"{self.candidates} candidates say next to nothing about a box in {parameters} parameters (limit: "
-                f"{MOST_PARAMETERS}): leave the warm start out"
-            )
-        if not isinstance(problem.loss, BlackBox) and not (self.is_set("low") and self.is_set("high")):
-            return f"the {problem.loss.name} loss states no range of its values: give `low` and `high`"
-        return None
 
-    def end(self, instance: Instance, which: str) -> float:
-        """`low` or `high` of a black box, or as given."""
-        loss = instance.problem.loss
-        assert isinstance(loss, BlackBox)  # `_box_obstacle` has asked for the others
-        return loss.low if which == "low" else loss.high
+def with_warm_start(solver: Solver, loss: Loss) -> Solver:
+    """The solver; for a black box that asks for a warm start, behind one."""
+    wanted = isinstance(loss, BlackBox) and loss.warm_start and not isinstance(solver, WarmStart)
+    return WarmStart(inner=solver, candidates=loss.warm_start) if wanted else solver

@@ -205,17 +205,25 @@ class Whitening(Solver):
 
     def event(self, public: Public) -> Event:
         """Counts' magnitudes, the second moment, the inner solver's, scale and shift, a quantile's shares; in order."""
+        return self._event_around(self.inner.event(public), self.noise_multiplier)
+
+    def scaled(self, factor: float) -> Self:
+        """The same solver with the noise of its own releases and of the inner solver times `factor`."""
+        return self.with_(noise_multiplier=self._scaled_noise(factor), inner=self.inner.scaled(factor))
+
+    def scaled_event(self, public: Public, factor: float) -> Event:
+        """The event with all this noise times `factor`."""
+        return self._event_around(self.inner.scaled_event(public, factor), self._scaled_noise(factor))
+
+    def _event_around(self, inner: Event, noise_multiplier: float) -> Event:
+        """The event of a run, given that of the inner solver and the noise multiplier of the second moment."""
         own = [
-            (each.is_first, self._noise(each).event())
+            (each.is_first, each.noise(noise_multiplier, self.share).event())
             for each in self._beside()
             for _ in range(each.releases)
         ]
         first, last = ([event for is_first, event in own if is_first is place] for place in (True, False))
-        return sequence([*first, Gaussian(self.noise_multiplier).event(), self.inner.event(public), *last])
-
-    def scaled(self, factor: float) -> Self:
-        """The same solver with the noise of its own releases and of the inner solver times `factor`."""
-        return super().scaled(factor).with_(inner=self.inner.scaled(factor))
+        return sequence([*first, Gaussian(noise_multiplier).event(), inner, *last])
 
     def filled(self, instance: Instance) -> Self:
         """The shares, the rule, and the inner solver filled for the public bounds of the whitened problem.
@@ -269,10 +277,10 @@ class Whitening(Solver):
             if coarse is None:
                 coarse = planning.coarse(instance) if _splits_in_two(inner) else 0.0
         if isinstance(inner, GradientDescent) and not inner.is_set("steps"):
-            inner = inner.with_(steps=public_rule.steps() * (2 if coarse else 1))
-            if instance.is_private and not inner.is_set("returns"):
-                constants = public_rule.constants
-                inner = inner.with_(returns="corrected" if constants.corrected else constants.returns)
+            returns, constants = inner.returns, public_rule.constants
+            if instance.is_private and not returns:
+                returns = "corrected" if constants.corrected else constants.returns
+            inner = inner.with_(steps=public_rule.steps() * (2 if coarse else 1), returns=returns)
         inner = inner.in_coordinates(public_rule.planned()).filled(inner_task)
         return self.with_(
             inner=inner,
@@ -391,7 +399,8 @@ class Whitening(Solver):
         usable = self._usable_units(released, public)
         if isinstance(rule, CountsRule | UserCountsRule):
             assert counts_level is not None
-            outcome = inner.run_in(curator, problem, start, rule.coordinates(released, counts_level, start))
+            there = rule.coordinates(released, counts_level, start)
+            outcome = inner.in_coordinates(there).run_in(curator, problem, start, there)
             if isinstance(rule, CountsRule):
                 outcome = outcome._replace(
                     params=rule.levelled(outcome.params, released, counts_level, counts_stddev)
@@ -401,17 +410,18 @@ class Whitening(Solver):
             return outcome._replace(findings={**usable, "mean_count": mean, **outcome.findings})
         if self.coarse and isinstance(rule, WhiteningRule) and isinstance(inner, GradientDescent):
             # Less whitened first: on a loss that is not convex, fully whitened steps from 0 end in poor local minima.
-            first, rough = inner.steps // 2, rule.with_floor(self.coarse)
-            begun = inner.with_(steps=first).run_in(curator, problem, start, rough.coordinates(released))
+            first, rough = inner.steps // 2, rule.with_floor(self.coarse).coordinates(released)
+            begun = inner.with_(steps=first).in_coordinates(rough).run_in(curator, problem, start, rough)
             start, inner = begun.params, inner.with_(steps=inner.steps - first)
-        outcome = inner.run_in(curator, problem, start, rule.coordinates(released))
+        there = rule.coordinates(released)
+        inner = inner.in_coordinates(there)
+        outcome = inner.run_in(curator, problem, start, there)
         if self.rescaling_share and isinstance(rule, WhiteningRule):
             assert self.rescaling_clip is not None
             assert isinstance(problem.loss, GLMLoss)
-            path, coordinates = None, rule.coordinates(released)  # path: of the noise into the result
+            path = None  # of the noise into the result
             if isinstance(inner, GradientDescent):
-                inward = coordinates.inward(outcome.params)
-                path = inner.in_coordinates(coordinates).noise_path(inward, public, problem.loss, rule.ridge)
+                path = inner.noise_path(there.inward(outcome.params), public, problem.loss, rule.ridge)
             params = rescaled(
                 curator,
                 problem,

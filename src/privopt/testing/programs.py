@@ -36,6 +36,7 @@ from privopt.precision import in_float64
 from privopt.public import Public
 from privopt.queries.base import Query, StatisticOfHeld
 from privopt.result import Result
+from privopt.solvers.program import Program
 from privopt.status import Status
 from privopt.testing.mechanisms import check_mechanism, reused
 from privopt.testing.queries import SLACK, fault_of, quietly, require_own_clip
@@ -230,7 +231,13 @@ class ProgramTrial:
         return shown
 
     def require_plan(self) -> None:
-        """Transcript, dry run and plan hold the same releases."""
+        """Transcript, dry run and plan hold the same releases, and `scaled_event` is the event of `scaled`."""
+        program: Program[Any] = self.configured
+        if type(program).scaled_event is not Program.scaled_event:
+            stated, due = (program.scaled_event(self.public, 1.1), program.scaled(1.1).event(self.public))
+            if priced(stated) != priced(due):
+                what = "`scaled_event` states another event than that of `scaled`"
+                raise self.violated(Rule.PLAN, what, "the noise times 1.1")
         wanted, case = priced(self.planned), "a run on data, and one on zeros"
         rehearsal = DryRun(self.public)
         self._without_data(rehearsal, case)

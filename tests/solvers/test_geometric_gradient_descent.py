@@ -8,23 +8,24 @@ import pytest
 from tests.support.exact_curator import exact_run, public_of
 from tests.support.kl_reference import LOGISTIC, RHO, reference_run, twelve_records
 
-from privopt import zoo
+from privopt import plan, solvers, zoo
 from privopt.ledger.amounts import Budget
 from privopt.ledger.curves import gaussian_mu
 from privopt.planning.descent_theory import predicted_path, trace_ratio
+from privopt.planning.kl_theory import FallingNoise
 from privopt.planning.task import Instance
 from privopt.problems import losses
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
 from privopt.public import Public, Relation
-from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
+from privopt.solvers.gradient_descent import GradientDescent
 
 STEPS = 5
 
 
 def five_steps(ratio):
-    return ScheduledGradientDescent(
+    return GradientDescent.geometric(
         steps=STEPS,
         step_size=4.0,
         clip=1.0,
@@ -63,32 +64,36 @@ def public(n=20_000, d=10):
 
 def test_the_horizon_and_the_steps_it_gives():
     budget, problem = Budget(1.0, 1e-6), Problem(losses.logistic)
-    solver = ScheduledGradientDescent(clip=1.0, distance=20.0).filled(Instance(problem, public(), budget))
+    solver = GradientDescent.geometric(clip=1.0, distance=20.0).filled(Instance(problem, public(), budget))
     assert solver.step_size == 4.0
     assert solver.steps == 1000  # 1871 but for `most_steps`
     assert (
-        replace(solver, steps=None, most_steps=4000).filled(Instance(problem, public(), budget)).steps == 1872
+        GradientDescent.geometric(clip=1.0, distance=20.0, most_steps=4000)
+        .filled(Instance(problem, public(), budget))
+        .steps
+        == 1872
     )
-    small = ScheduledGradientDescent().filled(Instance(problem, public(n=50), budget))
+    small = GradientDescent.geometric().filled(Instance(problem, public(n=50), budget))
     assert small.steps == 10
-    assert small.distance == 10.0
+    assert small == small.with_(falling=FallingNoise(distance=10.0), steps=None).filled(
+        Instance(problem, public(n=50), budget)
+    ).with_(falling=FallingNoise())
 
 
 def test_the_shares_grow_by_the_ratio_and_cost_together_what_equal_ones_would():
-    solver = replace(five_steps(30.0), steps=None, noise_multiplier=None)
-    solver = replace(solver, steps=7).configure(
+    solver = replace(five_steps(30.0), steps=7, contraction=None, noise_multiplier=None).configure(
         Instance(LOGISTIC, twelve_records().public, Budget(1.0, 1e-6))
     )
-    costs = np.asarray([0.5 / m.noise_multiplier**2 for m in solver.descent.mechanisms()])
+    costs = np.asarray([0.5 / m.noise_multiplier**2 for m in solver.mechanisms()])
     assert costs[-1] / costs[0] == pytest.approx(30.0)
     np.testing.assert_allclose(costs[1:] / costs[:-1], 30.0 ** (1.0 / 6.0))
     assert costs.sum() == pytest.approx(gaussian_mu(1.0, 1e-6) ** 2 / 2.0, rel=1e-6)
 
 
 def test_one_step_and_no_noise_are_planned():
-    once = ScheduledGradientDescent(steps=1).configure(Instance(LOGISTIC, public(), Budget(1.0, 1e-6)))
-    assert len(once.descent.mechanisms()) == 1
-    silent = ScheduledGradientDescent(most_steps=30).configure(
+    once = GradientDescent.geometric(steps=1).configure(Instance(LOGISTIC, public(), Budget(1.0, 1e-6)))
+    assert len(once.mechanisms()) == 1
+    silent = GradientDescent.geometric(most_steps=30).configure(
         Instance(LOGISTIC, public(), Budget(math.inf, 1e-6))
     )
     assert silent.steps == 30
@@ -97,7 +102,7 @@ def test_one_step_and_no_noise_are_planned():
 
 
 def test_steps_and_curvature_include_the_ridge():
-    solver = ScheduledGradientDescent().filled(
+    solver = GradientDescent.geometric().filled(
         Instance(Problem(losses.logistic, Ridge(0.15)), public(), Budget(1.0, 1e-6))
     )
     assert solver.step_size == pytest.approx(1.0 / 0.4)
@@ -129,7 +134,7 @@ def test_with_a_known_growth_the_steps_stop_where_the_prediction_is_flat():
     bowl = zoo.power(p=2.0, d=10)
     budget, n = Budget(1.0, 1e-6), 10_000
     at = public_of(bowl, n)
-    solver = ScheduledGradientDescent(clip=bowl.lipschitz, curvature=bowl.smoothness, step_size=0.5)
+    solver = GradientDescent.geometric(clip=bowl.lipschitz, smoothness=bowl.smoothness, step_size=0.5)
     planned = solver.configure(Instance(bowl.problem, at, budget))
     assert 5 <= planned.steps <= 40
     predicted = planned.forecast(Instance(bowl.problem, at, budget)).excess
@@ -149,12 +154,21 @@ def test_with_a_known_growth_the_steps_stop_where_the_prediction_is_flat():
 )
 def test_settings_out_of_range_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
-        ScheduledGradientDescent(**wrong)
+        GradientDescent.geometric(**wrong)
 
 
 def test_a_loss_of_ones_own_is_taken_to_be_curved():
     """0.5 R^2 in place of what is not known: a guess of 0.1 overshot on rows that are much alike."""
     own = Problem(losses.RecordLoss(lambda params, features, target: (features @ params - target) ** 2))
-    solver = ScheduledGradientDescent().filled(Instance(own, public(), Budget(1.0, 1e-6)))
+    solver = GradientDescent.geometric().filled(Instance(own, public(), Budget(1.0, 1e-6)))
     assert solver.step_size == pytest.approx(2.0)
     assert solver.clip == pytest.approx(0.6)
+
+
+def test_its_old_names_say_the_new_ones():
+    with pytest.raises(ValueError, match="which is 'geometric-gradient-descent' now"):
+        plan(losses.logistic, n=1_000, d=3, epsilon=1.0, delta=1e-6, solver="scheduled-gradient-descent")
+    with pytest.raises(AttributeError, match=r"it is GradientDescent\.geometric"):
+        solvers.ScheduledGradientDescent  # noqa: B018
+    found = plan(losses.logistic, n=1_000, d=3, epsilon=1.0, delta=1e-6, solver="geometric-gradient-descent")
+    assert found.default.solver == "geometric-gradient-descent"
