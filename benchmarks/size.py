@@ -104,7 +104,7 @@ def fit() -> dict[str, int]:
 
         def note(frame: FrameType, event: str, argument: Any) -> None:
             del argument
-            if event != "call":
+            if event != "call" or _imports(frame):
                 return
             files.add(frame.f_code.co_filename)  # noqa: B023
             this = frame.f_locals.get("self")
@@ -122,6 +122,15 @@ def fit() -> dict[str, int]:
         found = {"files": sum(name.startswith(ours) for name in files), "programs": len(programs)}
         largest = {key: max(largest[key], found[key]) for key in largest}
     return largest
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Whether a frame belongs to the import of a module, which a first fit may begin with."""
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") != "__main__":
+            return True
+        frame = frame.f_back
+    return False
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ FITS = """
         (privopt.LogisticRegression(classes=[0, 1], **given), (score > 0).astype(int)),
         (privopt.LogisticRegression(classes=[0, 1, 2], **given), np.digitize(score, [-0.3, 0.3])),
         (privopt.Ridge(target_bounds=(-2, 2), **given), score),
+        (privopt.LinearRegression(target_bounds=(-2, 2), **given), score),
         (privopt.PoissonRegressor(target_bounds=(0, 9), **given), np.minimum(draw.poisson(np.exp(score)), 9)),
     ):
         model.fit(features, target)

@@ -40,7 +40,7 @@ class Result(NamedTuple):
     """The outcome of a solve.
 
     Attributes:
-        params: the released parameters, shaped like the start; a pytree if the problem was given one.
+        params: the released parameters, an array of NumPy; a pytree of arrays of JAX if the problem was given one.
         status: how the solve ended.
         transcript: every release in order; `transcript.epsilon(delta)` is the price if the releases
             were fixed beforehand or paid for by a filter.

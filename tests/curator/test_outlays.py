@@ -16,8 +16,7 @@ import privopt
 from privopt import Account, BilinearGame, Budget, LogisticRegression, SyntheticData, Units
 from privopt.curator import scan
 from privopt.curator.local import LocalCurator
-from privopt.errors import tells_what_was_spent
-from privopt.errors import AccountError, BudgetExceeded, add_note, notes_of
+from privopt.errors import AccountError, BudgetExceeded, add_note, notes_of, tells_what_was_spent
 from privopt.estimators.selection import PrivateSearchCV
 from privopt.ledger.account_file import AccountFile
 from privopt.problems import losses

@@ -141,9 +141,9 @@ class Problem:
         return self.loss.inward(flat) if isinstance(self.loss, BlackBox) else flat
 
     def unravel(self, params: Float[Array, "..."]) -> Any:
-        """The library's array as the user's pytree; without a layout, the array itself."""
+        """The library's array as the user's pytree; without a layout, the array itself as NumPy's."""
         flat = self.loss.outward(params) if isinstance(self.loss, BlackBox) else params
-        return flat if self.layout is None else self.layout.unravel(flat)
+        return np.asarray(flat) if self.layout is None else self.layout.unravel(flat)
 
     def smoothness(self, public: Public) -> float:
         """A bound on the curvature of the objective, ridge included; infinite if not known. Utility only."""

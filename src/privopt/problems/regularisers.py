@@ -118,7 +118,7 @@ class SeparableRegulariser(Regulariser):
 
     def gradient(self, params: Float[Array, "..."]) -> Float[Array, "..."]:
         _, l2, weights = self.terms
-        return l2 * (_column(weights, params) * params) if l2 > 0.0 else jnp.zeros_like(params)
+        return l2 * (_column(weights, params) * params) if l2 > 0.0 else arrays_of(params).zeros_like(params)
 
     def prox(self, params: Float[Array, "..."], step: Step) -> Float[Array, "..."]:
         l1, _, weights = self.terms
