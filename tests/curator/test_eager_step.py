@@ -13,7 +13,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.events import EveryUnit, NonPrivateEvent, Repeated
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.additive import Gaussian
-from privopt.precision import as_jax, double_precision
+from privopt.precision import as_released, double_precision
 from privopt.problems import losses
 from privopt.queries.slopes import ClippedGradient, GradientNorm
 
@@ -50,7 +50,7 @@ def gradient(at, kind=ClippedGradient):
 
 def test_a_release_of_a_mean_runs_no_operation_of_jax_on_its_own(curator, compiled):
     with double_precision():
-        at = as_jax(np.linspace(-1.0, 1.0, COLUMNS))
+        at = as_released(np.linspace(-1.0, 1.0, COLUMNS))
         compiled.clear()
         released = curator.release(gradient(at), Gaussian(0.0))
     assert compiled == []
@@ -69,6 +69,6 @@ def test_the_mean_is_the_one_that_a_compiled_program_divides(curator, kind):
 @pytest.mark.parametrize("value", [np.arange(3.0), np.array(2.5), np.arange(4), np.int64(3), 3, 0.5])
 def test_the_quick_conversion_gives_the_array_that_jax_would_make(value):
     with double_precision():
-        quick, plain = as_jax(value), jnp.asarray(value)
+        quick, plain = as_released(value), jnp.asarray(value)
         assert (quick.dtype, quick.weak_type) == (plain.dtype, plain.weak_type)
         assert np.array_equal(quick, plain)
