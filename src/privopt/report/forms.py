@@ -1,0 +1,93 @@
+"""The forms of a report: templates, which hold all words, and how each form writes numbers.
+
+The templates escape every value for HTML. Text for a terminal or for JSON is unescaped at the end, so that no value can
+pass for a mark of theirs.
+"""
+
+import functools
+import html
+import re
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from privopt.json_values import number_or_text
+from privopt.printable import printable
+from privopt.report import words
+
+FOLDER = Path(__file__).parent
+Form = Literal["page", "markdown", "terminal"]
+_BLANKS = re.compile(r"[ \t\n]+")
+_MARKS = re.compile(r"([\\`*_\[\]|~])|^([#>+-])")  # of Markdown
+
+
+def render(form: Form, template: str, **values: Any) -> str:
+    """A template as text."""
+    return _environment(form).get_template(template).render(**values)
+
+
+def sentence(form: Form, name: str, facts: Mapping[str, Any]) -> str:
+    """What a macro of `sentences.j2` says of a run, without marks."""
+    return html.unescape(line(_said(form, name, facts)))
+
+
+def entries(form: Form, name: str, facts: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The entries that a macro of `sentences.j2` writes, each of one part or several, without marks."""
+    return [tuple(map(html.unescape, parts)) for parts in parts_of(_said(form, name, facts))]
+
+
+def parts_of(text: Any) -> list[tuple[str, ...]]:
+    """What stands behind each `<dt>` of a text, and behind every `<dd>` in it, as texts of the same kind."""
+    kind = type(text)
+    return [
+        tuple(kind(line(part)) for part in str(entry).split("<dd>")) for entry in str(text).split("<dt>")[1:]
+    ]
+
+
+def line(text: Any) -> str:
+    """A text in one line."""
+    return _BLANKS.sub(" ", str(text)).strip(" ")
+
+
+def _said(form: Form, name: str, facts: Mapping[str, Any]) -> Any:
+    return getattr(_environment(form).get_template("sentences.j2").module, name)(facts)
+
+
+@functools.cache
+def _environment(form: Form) -> Any:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_in_markdown if form == "markdown" else None,
+    )
+    number = words.number if form == "terminal" else words.pretty
+    environment.filters |= {
+        "num": lambda value, digits=4: number(number_or_text(value), digits),
+        "plain": words.number,
+        "pct": words.percent,
+        "span": lambda ends: words.span(*map(number_or_text, ends)),
+        "quoted": repr,
+        "capital": lambda text: text[:1].upper() + text[1:],
+        "short": textwrap.shorten,
+        "parts": parts_of,
+        "line": lambda text: type(text)(line(text)),
+        "shown": lambda text: text if hasattr(text, "__html__") else printable(text),
+        "cut": lambda text, most: text[:most] + ("…" if len(text) > most else ""),
+        **{name: getattr(words, name) for name in words.FILTERS},
+    }
+    return environment
+
+
+def _in_markdown(value: Any) -> Any:
+    """A value in Markdown: its letters are no marks there."""
+    import markupsafe
+
+    if not isinstance(value, str) or isinstance(value, markupsafe.Markup):
+        return value
+    return markupsafe.escape(_MARKS.sub(r"\\\g<0>", _BLANKS.sub(" ", value)))
