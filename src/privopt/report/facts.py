@@ -41,9 +41,7 @@ if TYPE_CHECKING:
     from privopt.report.report import PrivacyReport
 
 Leaf = TypeVar("Leaf", bound=Event)
-PREPROCESSING = (
-    "Preprocessing not private"  # how the sentence on a choice begins that features were learned for
-)
+PREPROCESSING = "Preprocessing not private"  # how the sentence on features that were learned without noise begins
 DERIVED = "derived"
 CERTIFICATE, RADIUS, APPROXIMATE = "certificate", "certificate_radius", "certificate_approximate"
 CERTIFICATES = (CERTIFICATE, APPROXIMATE)

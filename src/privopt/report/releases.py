@@ -146,7 +146,7 @@ class ReleaseGroup:
         ]
 
     def facts(self) -> dict[str, Any]:
-        """What sentences about them need: the document, names, and the mechanisms with how often each was used."""
+        """What sentences about them need: names and numbers, and the mechanisms with how often each was used."""
         inner: dict[Event, int] = {}
         for event, count in self.events:
             inner[_unsampled(event)] = inner.get(_unsampled(event), 0) + count
@@ -155,8 +155,13 @@ class ReleaseGroup:
             described[event.describe()] = described.get(event.describe(), 0) + count
         multipliers = [getattr(event, "noise_multiplier", None) for event in inner]
         known = [value for value in multipliers if value is not None]
-        return self.to_dict() | {
+        return {
             "label": self.label,
+            "count": self.count,
+            "exact": self.exact,
+            "sampling": self._sampled(),
+            "sensitivity": self.sensitivity,
+            "scale": self.scale,
             "is_drawn": self.is_drawn,
             "of_stream": self.is_sum_of_stream,
             "mechanisms": [{"words": words, "count": count} for words, count in described.items()],
@@ -166,17 +171,14 @@ class ReleaseGroup:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary of JSON values."""
-        sampling: dict[str, Any] = {"kind": self.sampling.kind, "rate": self.sampling.rate}
-        if isinstance(self.sampling, FixedSize):
-            sampling |= {"batch": self.sampling.batch, "n": self.sampling.n}
+        """A dictionary of JSON values; what "noise" says is a sentence of `sentences.j2`."""
         return {
             "name": self.name,
             "count": self.count,
             "events": self._priced(),
             "noise": "",
             "exact": self.exact,
-            "sampling": sampling,
+            "sampling": self._sampled(),
             "sensitivity": self.sensitivity,
             "scale": self.scale,
             "schedule": self.schedule,
@@ -186,6 +188,13 @@ class ReleaseGroup:
                 for event, path, count in self.blocks
             ],
         }
+
+    def _sampled(self) -> dict[str, Any]:
+        """Who took part, as JSON values."""
+        sampling = {"kind": self.sampling.kind, "rate": self.sampling.rate}
+        if isinstance(self.sampling, FixedSize):
+            return sampling | {"batch": self.sampling.batch, "n": self.sampling.n}
+        return sampling
 
     def _priced(self) -> list[dict[str, Any]]:
         """Each event, how often it was paid, and the sensitivity and noise of its releases."""
