@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from privopt.report.report import PrivacyReport
 
 Leaf = TypeVar("Leaf", bound=Event)
-PREPROCESSING = "Preprocessing not private"  # how the sentence on features that were learned without noise begins
+PREPROCESSING = (
+    "Preprocessing not private"  # how the sentence on features that were learned without noise begins
+)
 DERIVED = "derived"
 CERTIFICATE, RADIUS, APPROXIMATE = "certificate", "certificate_radius", "certificate_approximate"
 CERTIFICATES = (CERTIFICATE, APPROXIMATE)
