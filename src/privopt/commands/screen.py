@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from privopt.errors import PrivoptError
 from privopt.printable import printable
-from privopt.report.words import duration, number, several, several_or, size
+from privopt.report.words import number, several
 
 if TYPE_CHECKING:
     from privopt.curator.base import Observer
@@ -87,37 +86,32 @@ def done(plan: "Plan") -> str:
     return f"The fit was made: count its whole price as spent on these data, {price_row(plan)}."
 
 
-def passes_row(plan: "Plan") -> str:
-    """Releases and passes."""
-    most = "at most " if plan.adaptive else ""
-    return f"{most}{several(plan.releases, 'release')}, {several_or(plan.passes, 'pass')} over the data"
+def plan_facts(plan: "Plan", n: int, how_n: str, how_delta: str) -> dict[str, Any]:
+    """What `plan.j2` says of a plan.
 
-
-def effort_row(plan: "Plan") -> str:
-    """Releases, passes, time and memory, of data in the memory of this process."""
-    memory = f"about {size(plan.memory_bytes)} of memory"
-    return f"{passes_row(plan)}; {duration(plan.seconds)} of computing and {memory}, compilation left out"
-
-
-def excess_row(plan: "Plan") -> str:
-    """The predicted error in words."""
-    if plan.predicted_excess is None:
-        return plan.excess_sentence
-    meaning = f" ({plan.prediction})" if plan.prediction else ""
-    amount = plan.predicted_amount(partial(number, digits=2))
-    return f"training objective {amount} above its non-private optimum{meaning}"
-
-
-def promises(plan: "Plan") -> list[tuple[str, str]]:
-    """What is known of the result beforehand, as labelled lines."""
+    Args:
+        plan: the plan.
+        n: the public number of units.
+        how_n: where it comes from, in words.
+        how_delta: how delta came about, in words.
+    """
     from privopt.planning.plan import own_lines
 
-    return [
-        ("predicted", excess_row(plan)),
-        *own_lines(plan.indicators),
-        ("bound", "no bound" if plan.bound is None else plan.bound.sentence),
-        *(("indicator", sentence) for sentence in plan.indicator_sentences),
-    ]
+    return {
+        **{name: getattr(plan, name) for name in ("solver", "adaptive", "releases", "passes", "seconds")},
+        "memory_bytes": plan.memory_bytes,
+        "n": n,
+        "how_n": how_n,
+        "unit": plan.public.unit,
+        "relation": plan.public.relation.value,
+        "price": price_row(plan, how_delta),
+        "reason": plan.reason.rstrip("."),
+        "predicted": plan.excess_sentence,
+        "own": own_lines(plan.indicators),
+        "bound": None if plan.bound is None else plan.bound.sentence,
+        "indicators": plan.indicator_sentences,
+        "notices": plan.notices if plan.budget.is_private else (),
+    }
 
 
 @contextmanager

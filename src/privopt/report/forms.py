@@ -8,7 +8,6 @@ import functools
 import html
 import re
 import textwrap
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +15,8 @@ from privopt.json_values import number_or_text
 from privopt.printable import printable
 from privopt.report import words
 
-FOLDER = Path(__file__).parent
+FOLDERS = (Path(__file__).parent, Path(__file__).parents[1] / "commands")
+SENTENCES = "sentences.j2"
 Form = Literal["page", "markdown", "terminal"]
 _BLANKS = re.compile(r"[ \t\n]+")
 _MARKS = re.compile(r"([\\`*_\[\]|~])|^([#>+-])")  # of Markdown
@@ -27,14 +27,19 @@ def render(form: Form, template: str, **values: Any) -> str:
     return _environment(form).get_template(template).render(**values)
 
 
-def sentence(form: Form, name: str, facts: Mapping[str, Any]) -> str:
-    """What a macro of `sentences.j2` says of a run, without marks."""
-    return html.unescape(line(_said(form, name, facts)))
+def sentence(form: Form, name: str, facts: Any) -> str:
+    """What a macro of `sentences.j2` says, without marks."""
+    return html.unescape(line(_said(form, SENTENCES, name, facts)))
 
 
-def entries(form: Form, name: str, facts: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """The entries that a macro of `sentences.j2` writes, each of one part or several, without marks."""
-    return [tuple(map(html.unescape, parts)) for parts in parts_of(_said(form, name, facts))]
+def entries(form: Form, name: str, facts: Any, *, template: str = SENTENCES) -> list[tuple[str, ...]]:
+    """The entries that a macro of a template writes, each of one part or several, without marks."""
+    return [tuple(map(html.unescape, parts)) for parts in parts_of(_said(form, template, name, facts))]
+
+
+def rows(template: str, name: str, facts: Any) -> list[tuple[str, str]]:
+    """The labelled lines that a macro of a template writes for a terminal."""
+    return [(label, text) for label, text in entries("terminal", name, facts, template=template)]
 
 
 def parts_of(text: Any) -> list[tuple[str, ...]]:
@@ -50,8 +55,8 @@ def line(text: Any) -> str:
     return _BLANKS.sub(" ", str(text)).strip(" ")
 
 
-def _said(form: Form, name: str, facts: Mapping[str, Any]) -> Any:
-    return getattr(_environment(form).get_template("sentences.j2").module, name)(facts)
+def _said(form: Form, template: str, name: str, facts: Any) -> Any:
+    return getattr(_environment(form).get_template(template).module, name)(facts)
 
 
 @functools.cache
@@ -59,7 +64,7 @@ def _environment(form: Form) -> Any:
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(FOLDER),
+        loader=jinja2.FileSystemLoader(FOLDERS),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

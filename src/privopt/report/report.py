@@ -1,6 +1,5 @@
 """The privacy report of one run."""
 
-import html
 import math
 import textwrap
 from collections.abc import Iterable, Mapping
@@ -305,8 +304,7 @@ class PrivacyReport:
 
     def rows(self) -> list[tuple[str, str]]:
         """What a terminal or a notebook shows, as labelled sentences."""
-        rows = forms.parts_of(forms.render("terminal", "lines.j2", f=self.facts))
-        return [(label, html.unescape(text)) for label, text in rows]
+        return forms.rows("lines.j2", "lines", self.facts)
 
     def __str__(self) -> str:
         """The report as text of at most `TERMINAL_WIDTH` columns."""
