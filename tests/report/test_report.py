@@ -1,5 +1,7 @@
+import collections
 import dataclasses
 import functools
+import html
 import json
 import math
 import pickle
@@ -22,6 +24,7 @@ from privopt.report.model import MOST_ROWS, ModelSummary
 from privopt.report.page import (
     combined_html,
     combined_json,
+    combined_markdown,
     joint_price,
     save_combined,
 )
@@ -478,3 +481,57 @@ def test_a_share_is_said_to_buy_what_it_does(settings: dict[str, float | str], b
     shares = [one for one in assumptions(dataclasses.replace(report, plan=plan)) if "A share of" in one]
     assert len(shares) == (bought is not None)
     assert all(str(bought) in one and "A share of 0.05 of the budget" in one for one in shares)
+
+
+def runs_of_words(text: str, count: int = 7) -> list[str]:
+    """Every run of so many words in the words of a template, none across what is no word of its text."""
+    text = re.sub(r"\{#.*?#\}", "\0", text, flags=re.DOTALL)
+    constants = re.findall(r'"([^"]*)"', text)
+    parts = [*re.split(r"\{%.*?%\}|\{\{.*?\}\}|<[^>]*>|\0", text, flags=re.DOTALL), *constants]
+    words = [re.findall(r"[\w'-]+", part) for part in parts]
+    return [" ".join(part[at : at + count]) for part in words for at in range(len(part) - count + 1)]
+
+
+def test_no_sentence_of_a_template_stands_twice() -> None:
+    templates = [path for folder in forms.FOLDERS for path in folder.glob("*.j2")]
+    assert len(templates) > 8
+    found = collections.Counter(one for path in templates for one in runs_of_words(path.read_text("utf-8")))
+    assert len(found) > 1000
+    assert [words for words, count in found.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_markdown_says_what_the_page_says(pages: dict[str, str], name: str) -> None:
+    report = REPORTS[name]()
+    text = report.to_markdown()
+    plain = re.sub(r"\\(.)", r"\1", html.unescape(text)).replace("\xa0", " ")
+    for point in report.to_dict()["not_covered"]:
+        assert f"* **{point['title']}.** {point['text']}".replace("\xa0", " ") in plain
+    for sentence in (*report.to_dict()["utility_assumptions"], *report.declared, *report.notices):
+        assert sentence.replace("\xa0", " ") in plain
+    for title, said in points(report).items():
+        assert f"* {title}: {said}" in plain
+    headings = [words for tag, words in headed(pages[name]) if tag in ("h1", "h2")]
+    assert re.findall(r"^##? (.*)$", text, re.MULTILINE) == [html.escape(one) for one in headings]
+    assert "<svg" not in text
+    assert not re.search(r"\n\n\n|[ \t]\n", text)
+    assert all(line.count("|") >= 3 for line in text.splitlines() if line.startswith("|"))
+
+
+def headed(page: str) -> list[tuple[str, str]]:
+    found = re.findall(r"<(h\d)[^>]*>(.*?)</h\d>", page)
+    return [(tag, html.unescape(words).replace("\xa0", " ")) for tag, words in found]
+
+
+def test_names_make_no_marks_in_markdown(tmp_path: Path) -> None:
+    hostile = "*a* _b_ `c` [d](javascript:e) <script>f</script> | g\n# h\x1b"
+    report = samples.gaussian_report(title=hostile, metrics={hostile: 1.0}, extra_notices=[hostile])
+    text = report.save(tmp_path / "report.md").read_text(encoding="utf-8")
+    assert r"\*a\* \_b\_ \`c\` \[d\](javascript:e) &lt;script&gt;f&lt;/script&gt; \| g # h?" in text
+    assert "<script" not in text
+    assert "\x1b" not in text
+    table = [line for line in text.splitlines() if line.startswith("|") and "javascript" in line]
+    assert [re.sub(r"\\.", "", line).count("|") for line in table] == [3]
+    together = combined_markdown([report, report], hostile, [{hostile: hostile}])
+    assert "<script" not in together
+    assert re.findall(r"^#+ h", together, re.MULTILINE) == []

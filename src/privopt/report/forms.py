@@ -63,7 +63,7 @@ def _said(form: Form, template: str, name: str, facts: Any) -> Any:
 def _environment(form: Form) -> Any:
     import jinja2
 
-    environment = jinja2.Environment(
+    environment: Any = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDERS),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -72,7 +72,7 @@ def _environment(form: Form) -> Any:
         finalize=_in_markdown if form == "markdown" else None,
     )
     number = words.number if form == "terminal" else words.pretty
-    environment.filters |= {
+    filters: dict[str, Any] = {
         "num": lambda value, digits=4: number(number_or_text(value), digits),
         "plain": words.number,
         "pct": words.percent,
@@ -86,6 +86,7 @@ def _environment(form: Form) -> Any:
         "cut": lambda text, most: text[:most] + ("…" if len(text) > most else ""),
         **{name: getattr(words, name) for name in words.FILTERS},
     }
+    environment.filters.update(filters)
     return environment
 
 

@@ -51,17 +51,19 @@ def read(directory: Path) -> PrivacyReport | None:
     try:
         report = PrivacyReport.from_dict(document["report"])
         beside = PrivacyReport.from_dict(read_json(directory / REPORT_DATA))
-        same = beside.model is not None and replace(report, model=beside.model) == beside
-        return beside if same and _shows(beside.model, arrays) else None
+        model = beside.model
+        if model is None or replace(report, model=model) != beside or not _shows(model, arrays):
+            return None
     except (UntrustedFile, *UNREADABLE):
         return None
+    return beside
 
 
 def _shows(model: ModelSummary, arrays: Mapping[str, Any]) -> bool:
     """Whether a table of coefficients has a model's numbers, all of them finite, each under a name."""
     coef, intercept = np.atleast_2d(arrays["coef"]), np.ravel(arrays["intercept"])
     shown = np.asarray(model.intercepts) if model.intercepts else np.zeros_like(intercept)
-    names = (model.name, model.meaning, *model.features, *model.outputs)
+    names: tuple[Any, ...] = (model.name, model.meaning, *model.features, *model.outputs)
     return (
         np.array_equal(coef, np.asarray(model.coefficients))
         and np.array_equal(intercept, shown)
