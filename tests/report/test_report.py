@@ -535,3 +535,25 @@ def test_names_make_no_marks_in_markdown(tmp_path: Path) -> None:
     together = combined_markdown([report, report], hostile, [{hostile: hostile}])
     assert "<script" not in together
     assert re.findall(r"^#+ h", together, re.MULTILINE) == []
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_document_of_the_first_version_still_prints(name: str) -> None:
+    """What later versions added is left out of it."""
+    report = REPORTS[name]()
+    document = report.to_dict() | {"format_version": 1, "privopt": "0.0.1"}
+    for member in ("findings", "pictures", "account", "replay"):
+        del document[member]
+    for group in document["releases"]:
+        del group["exact"], group["filter"], group["blocks"]
+        for part in group["events"]:
+            part.pop("sensitivity", None), part.pop("scale", None)
+    for member in ("bound", "indicators", "adaptive", "reason", "measure", "predicted_range", "black_box"):
+        (document["plan"] or {}).pop(member, None)
+    again = PrivacyReport.from_dict(json.loads(json.dumps(document)))
+    assert f"epsilon {again.epsilon:.4g}"[:11] in str(again) or math.isinf(again.epsilon)
+    assert "64-bit floating point" in str(again) or math.isinf(again.epsilon)
+    page = Page(again.to_html()).text
+    assert "Made by privopt 0.0.1" in page
+    assert "What was released" in page
+    assert again.to_markdown().startswith(f"# {report.title}")
