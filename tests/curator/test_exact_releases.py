@@ -31,7 +31,7 @@ from privopt.problems.saddle import BilinearGame
 from privopt.public import Relation
 from privopt.queries.scores import VertexScores
 from privopt.queries.slopes import ClippedGradient, GradientNorm
-from privopt.report.explain import arithmetic
+from privopt.report import forms
 from privopt.report.report import PrivacyReport
 from privopt.result import Result
 from privopt.solve import minimize
@@ -278,6 +278,11 @@ class OwnSums(PrefixSum):
     """A stream that does not claim to be exact."""
 
     exact = False
+
+
+def arithmetic(report):
+    """What a report says of its noise but where it came from."""
+    return forms.sentence("page", "arithmetic", report.facts)
 
 
 def report_of(curator):

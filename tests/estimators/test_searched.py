@@ -26,7 +26,6 @@ from tests.support.configured_estimators import toy_data
 
 from privopt.estimators.linear import LogisticRegression
 from privopt.estimators.searched import SEARCHES
-from privopt.report.explain import not_covered
 from privopt.solvers.gradient_descent import GradientDescent
 
 
@@ -107,6 +106,6 @@ def test_a_loop_of_ones_own_is_not_recognised_and_the_report_says_that_it_cannot
     )
     report = watched().set_params(alpha=best).fit(X, y).privacy_
     assert report.selection is None
-    limits = " ".join(point.text for point in not_covered(report))
+    limits = " ".join(point["text"] for point in report.to_dict()["not_covered"])
     assert "This report cannot know of them" in limits
     assert "no loop of your own" in limits

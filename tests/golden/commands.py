@@ -53,7 +53,6 @@ CHANGING = (  # from run to run, or from version to version
     (re.compile(r"\b\d[\d.,]* (s|ms|min|h)\b"), "<time>"),
     (re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?\S*"), "<date>"),
     (re.compile(r"\b[0-9a-f]{12,64}\b"), "<digest>"),
-    (re.compile(r"\b[mp][0-9a-f]{10}\b"), "<figure>"),
     (re.compile(r"<svg.*?</svg>", re.DOTALL), "<svg>"),
     (re.compile(r"privopt \d+\.\d+\.\d+\S*"), "privopt <version>"),
 )

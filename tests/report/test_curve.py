@@ -14,7 +14,7 @@ from privopt.ledger.events import (
     SampledEvent,
 )
 from privopt.public import Relation
-from privopt.report.facts import privacy_curve, sure
+from privopt.report.curve import privacy_curve, sure
 
 REPLACE = Relation.REPLACE_ONE
 

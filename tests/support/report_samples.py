@@ -23,9 +23,8 @@ from privopt.ledger.events import (
 )
 from privopt.planning.plan import Bound, Finding, Plan
 from privopt.public import Public, Relation
-from privopt.report.facts import Selection
 from privopt.report.model import ModelSummary
-from privopt.report.report import PrivacyReport
+from privopt.report.report import PrivacyReport, Selection
 from privopt.result import Result
 from privopt.status import Status
 

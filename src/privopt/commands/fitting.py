@@ -15,6 +15,7 @@ from privopt.commands.screen import GIVE_TABLE, Mistake, require_given
 from privopt.commands.task import Estimator, Task, needed_options, opened, units_of
 from privopt.errors import PrivoptError
 from privopt.planning.plan import Plan, own_lines, warnings_in
+from privopt.report import stored
 from privopt.report.kept import RELEASES_FILE
 from privopt.report.report import PrivacyReport
 from privopt.report.words import number
@@ -74,7 +75,7 @@ def run(
                     terminal, f"{error} The model is paid for, and is written to {directory} instead."
                 )
                 saved.write(directory)
-            saved.write_report(directory)
+            stored.write(saved.report, directory)
             if sign_key is not None:
                 saved.sign(directory, sign_key)
             _summarise(terminal, saved.report, directory, paying)
@@ -137,7 +138,7 @@ def _summarise(terminal: Console, report: PrivacyReport, directory: Path, paying
             *(("notice", sentence) for sentence in warnings_in(report.findings)),
             *paying.summary(),
             ("model", f"{directory / 'model.json'}, model.safetensors"),
-            ("report", f"{directory / model_directory.REPORT_PAGE}, {model_directory.REPORT_DATA}"),
+            ("report", f"{directory / stored.REPORT_PAGE}, {stored.REPORT_DATA}"),
             *(
                 [("releases", f"{directory / RELEASES_FILE}, for privopt verify")]
                 if (directory / RELEASES_FILE).exists()

@@ -1,11 +1,8 @@
 """A fitted model with its encoder and its report as a directory, and back. Public and released values only."""
 
-import contextlib
 import dataclasses
 import platform
-import signal
-import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -13,22 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from privopt.atomic_files import replace_file
 from privopt.commands.task import MODELS, ROBUST_REGRESSION, Estimator, Task
-from privopt.errors import PrivoptError
 from privopt.estimators.records import Shape
 from privopt.report.kept import RELEASES_FILE
 from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport
+from privopt.report.stored import REPORT_DATA, UNREADABLE
 from privopt.tables import TableError, TabularEncoder, load_model, save_model
 from privopt.tables.model_files import ARRAYS_FILE, DOCUMENT_FILE
 from privopt.untrusted import MOST_ARRAY_BYTES, read_regular
 from privopt.verification.signatures import SIGNATURE_FILE, sign
 
 CLASSES = {kind.estimator.__name__: kind.estimator for kind in (*MODELS.values(), ROBUST_REGRESSION)}
-REPORT_PAGE, REPORT_DATA = "report.html", "report.json"
-# What the parts of a model raise when a document that nobody vouches for does not describe them.
-UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 PAIRS = ("bounds", "target_bounds")  # arguments that JSON turns from tuples into lists
 MOST_OUTPUTS = 10_000
 RENAMED = {"scale_budget": "scale_share"}  # arguments in directories that were written before
@@ -100,24 +93,6 @@ class SavedModel:
         }
         arrays = {"coef": np.asarray(estimator.coef_), "intercept": np.asarray(estimator.intercept_)}
         save_model(directory, arrays=arrays, document=document)
-
-    def write_report(self, directory: Path) -> Path:
-        """Write the report as a page and as JSON, and the released values it can be replayed on; the page's path.
-
-        A report that is signed is not written anew. Of a model that was read from a directory the values are not at
-        hand: what lies there stays. Of a run that is not private none are written: they would show what noise, had it
-        been secret, would have hidden. A link that came with the directory is replaced, not followed.
-        """
-        if not (directory / SIGNATURE_FILE).exists():  # what is signed stays as it is
-            replace_file(directory / REPORT_DATA, self.report.to_json().encode())
-        kept = self.report.kept
-        packed = None if kept is None else kept.packed
-        if packed is not None and self.report.is_private:
-            self.report.save_releases(directory / RELEASES_FILE)
-        elif packed is not None or kept is None or kept.index.get("obstacle") is not None:
-            (directory / RELEASES_FILE).unlink(missing_ok=True)  # of a model that stood here before
-        replace_file(directory / REPORT_PAGE, self.report.to_html().encode())
-        return directory / REPORT_PAGE
 
     @staticmethod
     def sign(directory: Path, key: Path) -> Path:
@@ -217,76 +192,3 @@ def _summary(estimator: Estimator, encoder: TabularEncoder) -> ModelSummary:
         classes=getattr(estimator, "classes_", None),
         meaning=estimator._meaning(encoder.describe_units()),
     )
-
-
-# ------------------------------------------------------------------------------------------------------------
-# What reading a file that nobody vouches for may take, in the process of a command: processor time and
-# memory.
-
-
-MOST_MEMORY = 2**29  # bytes that reading a model and drawing its report may add
-_AGAIN = 0.5  # seconds after which the exception is raised again, where somebody has swallowed it
-
-
-class TooMuchWork(PrivoptError, RuntimeError):
-    """A file takes more processor time to read than it may."""
-
-
-@contextlib.contextmanager
-def limited(seconds: float, what: str) -> Generator[None]:
-    """Around what is done with a file from anywhere: more processor time or memory is refused.
-
-    Nothing is limited in another thread than the main one, where the system has no such limits, and where a profiler
-    has the timer.
-
-    Args:
-        seconds: of the processor, from now on.
-        what: what takes so long, for the sentence.
-
-    Raises:
-        TooMuchWork: it took longer.
-        MemoryError: it took more memory.
-    """
-
-    def stop(_signal: int, _frame: Any) -> None:
-        raise TooMuchWork(
-            f"{what} takes more than {seconds:g} s of processor time: allow it more with --work, if you trust where "
-            "it comes from."
-        )
-
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGPROF"):
-        yield
-        return
-    if signal.getsignal(signal.SIGPROF) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN)
-    try:
-        with _limited_memory():
-            yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0.0)
-        signal.signal(signal.SIGPROF, signal.SIG_DFL)
-
-
-@contextlib.contextmanager
-def _limited_memory() -> Generator[None]:
-    """A limit on the memory of this process, which is taken back at the end."""
-    import resource
-
-    status = Path("/proc/self/status")
-    if not status.exists():
-        yield
-        return
-    line = next(line for line in status.read_text().splitlines() if line.startswith("VmData:"))
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    most = int(line.split()[1]) * 1024 + MOST_MEMORY
-    if soft != resource.RLIM_INFINITY and soft <= most:
-        yield
-        return
-    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

@@ -23,20 +23,11 @@ from privopt.engine.on_ray.starting import cores
 from privopt.engine.placement import Placement, lies_in_memory, memory_share
 from privopt.planning.averaging import data_bytes, pass_seconds
 from privopt.planning.plan import Plan, objective, promise, records
-from privopt.planning.users import CapPrice
 from privopt.plans import Plans
-from privopt.public import Public, Relation
-from privopt.report.words import duration, number, several, several_or, size
+from privopt.public import Public
+from privopt.report import forms
+from privopt.report.words import size
 from privopt.solvers.registry import SOLVERS
-
-MEANING = {
-    Relation.REPLACE_ONE: "replace-one: its data may be replaced by any other",
-    Relation.ADD_OR_REMOVE_ONE: "add-or-remove-one: it may be there or not",
-}
-PUBLIC_NUMBER = {
-    Relation.REPLACE_ONE: "under replace-one their number is public",
-    Relation.ADD_OR_REMOVE_ONE: "a public number that is not exceeded; how many there are stays private",
-}
 
 
 def run(files: Sequence[str], options: Options, *, as_json: bool = False) -> None:
@@ -93,91 +84,42 @@ def announce(
     """Print the plan of a fit to n units, with what `on_account` says of paying for it, and return it."""
     plan = task.plan(estimator, n)
     require_held(plan, placement)
-    placed = [*place_rows(task, plan, placement), *tenth_rows(task, estimator, plan)]
-    screen.show_rows(terminal, title, [*_rows(task, plan, n, how_n), *placed, *on_account(plan)])
+    facts = _facts(task, plan, n, how_n) | {
+        "place": _place(task, plan, placement),
+        "tenth": _tenth(task, estimator, plan),
+    }
+    screen.show_rows(terminal, title, [*forms.rows("plan.j2", "fit", facts), *on_account(plan)])
     for warning in screen.warnings(plan, task.options.random_state):
         screen.warn(terminal, warning)
     return plan
 
 
-def _rows(task: Task, plan: Plan, n: int, how_n: str) -> list[tuple[str, str]]:
-    """The plan as labelled lines."""
-    user, relation = task.schema.user, plan.public.relation
-    protected = "one record"
-    if task.unit == "user":
-        protected = f"one user ({named(task.groups)}): {promise(plan.public)};"
-    rows = [
-        ("protected", f"{protected} among {n:,}; {MEANING[relation]}"),
-        *([("objective", objective(plan.public))] if task.unit == "user" else []),
-        ("n", f"{n:,} {task.unit}s, {how_n}; {PUBLIC_NUMBER[relation]}"),
-        ("price", screen.price_row(plan, check_delta(task.options.delta, n)[1])),
-        ("model", _model(task)),
-        ("solver", plan.solver + (f", chosen because {plan.reason.rstrip('.')}" if plan.reason else "")),
-        ("effort", screen.passes_row(plan)),
-        *screen.promises(plan),
-    ]
-    if task.unit == "record" and user is not None:
-        rows.append(
-            (
-                "note",
-                f"The schema says that {user!r} names users. Without --group {user} a user's records are protected one "
-                "by one, not together.",
-            )
-        )
-    if task.schema.split is not None:
-        rows.append(
-            (
-                "note",
-                f"Every row is fitted, whatever {task.schema.split!r} says: leave test rows out of the table.",
-            )
-        )
-    return rows + [("note", notice) for notice in plan.notices if plan.budget.is_private]
-
-
-def _model(task: Task) -> str:
-    """The model, its target and its features."""
-    target = task.target
-    if target.classes is not None:
-        labels = ", ".join(map(str, target.classes[:6])) + (" ..." if len(target.classes) > 6 else "")
-        domain = f"classes {labels}"
-    else:
-        low, high = target.bounds or (0.0, 0.0)
-        domain = f"from {number(low)} to {number(high)}"
-    level = "" if task.quantile is None else f" at {task.quantile:g}"
-    columns = len(task.encoder.blocks_)
-    return (
-        f"{task.model.title}{level} of {target.column!r} ({domain}) from {columns} columns, "
-        f"{task.encoder.n_features_out_:,} features"
-    )
+def _facts(task: Task, plan: Plan, n: int, how_n: str) -> dict[str, Any]:
+    """What is said of a fit and its plan."""
+    target, groups = task.target, task.groups if task.unit == "user" else ()
+    return screen.plan_facts(plan, n, how_n, check_delta(task.options.delta, n)[1]) | {
+        "groups": named(groups) if groups else "",
+        "promise": promise(plan.public),
+        "objective": objective(plan.public) if groups else "",
+        "model": task.model.title,
+        "quantile": task.quantile,
+        "target": target.column,
+        "classes": None if target.classes is None else [str(level) for level in target.classes],
+        "bounds": target.bounds or (0.0, 0.0),
+        "columns": len(task.encoder.blocks_),
+        "features": task.encoder.n_features_out_,
+        "user_column": task.schema.user,
+        "split": task.schema.split,
+    }
 
 
 def _show_caps(terminal: Console, task: Task, n: int) -> None:
     """What protecting users costs beside protecting records, and what the cap on their records does."""
-    rows = [_cap_row(price) for price in task.compare_caps(task.estimator(n), n)]
-    if rows:
-        rows.append(
-            (
-                "note",
-                "A larger cap costs time and no privacy; records that a person does not have do not help.",
-            )
-        )
-        screen.show_rows(terminal, "Records or users, at the same epsilon and delta (expected, rough)", rows)
-
-
-def _cap_row(price: CapPrice) -> tuple[str, str]:
-    """One way to count units as a labelled line."""
-    noise = f"noise of one mean {number(price.noise, 2)} of the largest contribution"
-    expected = f"excess {number(price.excess, 2)}; {noise}"
-    if price.cap is None:
-        typical = records(price.typical_records)
-        return (
-            "records",
-            f"{expected}. Protects one record of {price.units:,}; a person with {typical} would have epsilon "
-            f"{number(price.epsilon_of_person, 2)}, not the one above",
-        )
-    kept = f"{records(price.typical_records)} of a typical person used"
-    least = "" if price.units >= price.smallest_n else f". TOO FEW: needs {price.smallest_n:,} users"
-    return f"cap {price.cap:,}", f"{expected}; {kept}{least}"
+    prices = task.compare_caps(task.estimator(n), n)
+    if prices:
+        facts = [vars(price) | {"typical": records(price.typical_records)} for price in prices]
+        title = "Records or users, at the same epsilon and delta (expected, rough)"
+        screen.show_rows(terminal, title, forms.rows("plan.j2", "caps", facts))
 
 
 def _show_others(terminal: Console, task: Task, estimator: Estimator, n: int) -> None:
@@ -188,15 +130,8 @@ def _show_others(terminal: Console, task: Task, estimator: Estimator, n: int) ->
         for_users=frozenset(other.solver for other in others if SOLVERS[other.solver]().is_for_users),
     )
     for heading, plans in known.others():
-        rows = [(other.solver, _short(other)) for other in plans]
-        screen.show_rows(terminal, f"{heading} (--solver NAME)", rows)
-
-
-def _short(plan: Plan) -> str:
-    most = "at most " if plan.adaptive else ""
-    bound = "" if plan.bound is None else f"; {plan.bound.sentence}"
-    effort = f"{most}{several(plan.releases, 'release')}, {several_or(plan.passes, 'pass')}"
-    return f"{effort}; {screen.excess_row(plan)}{bound}"
+        facts = [screen.plan_facts(other, n, "", "") for other in plans]
+        screen.show_rows(terminal, f"{heading} (--solver NAME)", forms.rows("plan.j2", "others", facts))
 
 
 def _others(task: Task, estimator: Estimator, n: int) -> list[Plan]:
@@ -246,12 +181,6 @@ COLUMN_PAGES = (
 TINY_FIT = 650 * 10**6  # bytes of `privopt fit` of a table of 2,000 rows: Python, JAX, what is compiled
 FAR_BELOW = 1e-4  # an excess of the objective, per record, that hardly any use of a model tells from none
 LEAST_TENTH = 1000
-_RATES = {  # what the seconds rest on
-    "memory": "at the speed of another machine",
-    "stream": f"assumed: {STREAM_PASSES:g} times a pass in memory of another machine, or a disk of 1 GB/s",
-    "ray": f"assumed: {ROUND_PASSES:g} times a pass in memory of another machine, shared by workers of one core each, "
-    "and 20 ms",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,39 +269,22 @@ def _view_bytes(public: Public) -> int:
     return data_bytes(mapped) if stored_dense(mapped, computed=public.sparse) else 0
 
 
-def place_rows(task: Task, plan: Plan, placement: Placement) -> list[tuple[str, str]]:
-    """The engine, memory, time and bytes as labelled lines."""
+def _place(task: Task, plan: Plan, placement: Placement) -> dict[str, Any]:
+    """Where the rows are kept, and what that takes."""
     effort = Effort.of(plan, placement, len(task.columns))
-    how = ""
-    if placement.chosen:
-        needed, share = needed_bytes(*_sizes(task, plan.public.n)), placement.memory or 0
-        sign = "more" if effort.engine == "stream" else "no more"
-        how = f", chosen because in memory it may take {size(needed)}, {sign} than the {size(share)} it may have"
-    if task.encoder.is_sparse and task.encoder.row_entries is None:
-        how += "; rows count as full, as a set of the schema has no max_active"
-    least = "at least " if placement.address is not None and placement.workers is None else ""
-    workers = (
-        f"of {least}{several(effort.workers, 'worker')}, {size(math.ceil(effort.kept / effort.workers))} each"
-    )
-    view = ", with a linear map of the rows" if effort.kept > effort.rows else ""
     spool = Path(placement.spool or tempfile.gettempdir())
-    if effort.engine == "stream" and lies_in_memory(spool):
-        how += f"; but {str(spool)!r} lies in memory, and so will the spool: give --spool a folder on a disk"
-    where = {
-        "memory": f"memory of this process{how}",
-        "stream": f"stream: a spool of {size(effort.kept)}{view} on a local disk, read once a pass{how}",
-        "ray": f"ray: {size(effort.kept)}{view}, in the memory {workers}",
-    }[effort.engine]
-    return [
-        ("engine", where),
-        (
-            "machine",
-            f"{size(effort.memory)} of memory in this process{view if effort.engine == 'memory' else ''}, beyond about "
-            f"{size(TINY_FIT)} that a fit of any table takes; "
-            f"{duration(effort.pass_seconds)} a pass, {duration(effort.seconds)} in all, compilation left out; "
-            f"{size(math.ceil(effort.bytes_read))} of rows read, besides the table itself; {_RATES[effort.engine]}",
-        ),
-    ]
+    return asdict(effort) | {
+        "needed": needed_bytes(*_sizes(task, plan.public.n)) if placement.chosen else None,
+        "share": placement.memory or 0,
+        "full_rows": task.encoder.is_sparse and task.encoder.row_entries is None,
+        "at_least": placement.address is not None and placement.workers is None,
+        "each": math.ceil(effort.kept / effort.workers),
+        "spool": str(spool) if effort.engine == "stream" and lies_in_memory(spool) else None,
+        "bytes_read": math.ceil(effort.bytes_read),
+        "tiny_fit": TINY_FIT,
+        "stream_passes": STREAM_PASSES,
+        "round_passes": ROUND_PASSES,
+    }
 
 
 def _sizes(task: Task, n: int) -> tuple[int, int, str, int | None]:
@@ -382,19 +294,11 @@ def _sizes(task: Task, n: int) -> tuple[int, int, str, int | None]:
     return most, task.encoder.n_features_out_, str(task.options.storage), task.encoder.most_entries
 
 
-def tenth_rows(task: Task, estimator: Estimator, plan: Plan) -> list[tuple[str, str]]:
+def _tenth(task: Task, estimator: Estimator, plan: Plan) -> dict[str, Any] | None:
     """What a random tenth of the units would reach, where the predicted excess is far below need."""
     excess, tenth = plan.predicted_excess, plan.public.n // 10
     if excess is None or excess >= FAR_BELOW or tenth < LEAST_TENTH or not plan.budget.is_private:
-        return []
+        return None
     smaller = task.plan(estimator, tenth)
-    if smaller.predicted_excess is None:
-        return []
-    return [
-        (
-            "tenth",
-            f"a random tenth of the {task.unit}s, {tenth:,}, would reach an excess of about "
-            f"{number(smaller.predicted_excess, 2)} at the same epsilon, in {several_or(smaller.passes, 'pass')} over "
-            "a tenth of the rows: draw it without looking, and fit that if it is good enough",
-        )
-    ]
+    reached = smaller.predicted_excess
+    return None if reached is None else {"n": tenth, "excess": reached, "passes": smaller.passes}

@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 
 from privopt.atomic_files import new_file
 from privopt.commands import screen
-from privopt.commands.model_directory import SavedModel, limited
+from privopt.commands.limits import limited
+from privopt.commands.model_directory import SavedModel
 from privopt.commands.options import WORK
 from privopt.commands.screen import GIVE_TABLE, Mistake, require_given
 from privopt.engine.placement import Placement

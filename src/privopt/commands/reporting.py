@@ -3,9 +3,11 @@
 from pathlib import Path
 
 from privopt.commands import screen
-from privopt.commands.model_directory import UNREADABLE, SavedModel, limited
+from privopt.commands.limits import limited
 from privopt.commands.screen import Mistake
 from privopt.errors import PrivoptError
+from privopt.report import stored
+from privopt.report.report import PrivacyReport
 from privopt.verification.signatures import SIGNATURE_FILE, check_key
 
 
@@ -21,13 +23,13 @@ def run(directory: Path, *, path_only: bool, work: float, sign_key: Path | None 
     if sign_key is not None:
         check_key(sign_key)
     with limited(work, f"the report of {str(directory)!r}"):
-        saved = SavedModel.read(directory)
+        report = stored.read(directory) or _put_together(directory)
         if sign_key is not None:
             (directory / SIGNATURE_FILE).unlink(missing_ok=True)
         try:
-            page = saved.write_report(directory)
-            text = str(saved.report)
-        except UNREADABLE as error:  # of numbers that no run has
+            page = stored.write(report, directory)
+            text = str(report)
+        except stored.UNREADABLE as error:  # of numbers that no run has
             if isinstance(error, PrivoptError):
                 raise
             raise Mistake(
@@ -35,7 +37,9 @@ def run(directory: Path, *, path_only: bool, work: float, sign_key: Path | None 
                 "another version of privopt."
             ) from None
     if sign_key is not None:
-        saved.sign(directory, sign_key)
+        from privopt.commands.model_directory import SavedModel
+
+        SavedModel.sign(directory, sign_key)
     terminal = screen.console()
     if path_only:
         terminal.out(page.resolve())
@@ -43,3 +47,10 @@ def run(directory: Path, *, path_only: bool, work: float, sign_key: Path | None 
     terminal.out(text)
     terminal.print()
     terminal.out(f"The whole report: {page}")
+
+
+def _put_together(directory: Path) -> PrivacyReport:
+    """The report of the model that a directory holds, whose encoder names the features."""
+    from privopt.commands.model_directory import SavedModel
+
+    return SavedModel.read(directory).report

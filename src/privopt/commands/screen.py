@@ -4,22 +4,20 @@ import math
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
-from privopt.curator.base import Observer
-from privopt.engine.parts import shown_by
 from privopt.errors import PrivoptError
-from privopt.planning.plan import Plan, own_lines
 from privopt.printable import printable
-from privopt.report.words import duration, number, several, several_or, size
+from privopt.report.words import number, several
+
+if TYPE_CHECKING:
+    from privopt.curator.base import Observer
+    from privopt.planning.plan import Plan
 
 NOT_PRIVATE_SEED = (
     "NOT PRIVATE: the noise comes from --random-state {seed}; whoever knows or guesses it can subtract the noise. Use "
@@ -38,6 +36,8 @@ def console() -> Console:
 
 def show_rows(screen: Console, title: str, rows: Sequence[tuple[str, str]]) -> None:
     """A bold title and labelled lines, wrapped to the terminal."""
+    from rich.table import Table
+
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="cyan", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -59,13 +59,13 @@ def warn(screen: Console, text: str) -> None:
     screen.print()
 
 
-def warnings(plan: Plan, seed: int | None) -> list[str]:
+def warnings(plan: "Plan", seed: int | None) -> list[str]:
     """Why a fit by a plan, with noise from a seed if there is one, would not be private."""
     by_seed = [] if seed is None else [NOT_PRIVATE_SEED.format(seed=seed)]
     return by_seed + ([] if plan.budget.is_private else [NOT_PRIVATE_EPSILON])
 
 
-def price_row(plan: Plan, how_delta: str = "") -> str:
+def price_row(plan: "Plan", how_delta: str = "") -> str:
     """The guarantee of a plan in words."""
     if math.isinf(plan.budget.epsilon):
         return "epsilon is infinite: no privacy"
@@ -73,7 +73,7 @@ def price_row(plan: Plan, how_delta: str = "") -> str:
     return f"epsilon {number(plan.epsilon)} at delta {number(plan.budget.delta, 3)}{remark}"
 
 
-def spent(plan: Plan, made: int) -> str:
+def spent(plan: "Plan", made: int) -> str:
     """What a fit that was stopped has cost."""
     return (
         f"Stopped after {made:,} of {several(plan.releases, 'release')}. Fitting had begun: count its whole price as "
@@ -81,45 +81,44 @@ def spent(plan: Plan, made: int) -> str:
     )
 
 
-def done(plan: Plan) -> str:
+def done(plan: "Plan") -> str:
     """What a fit has cost whose result was lost afterwards."""
     return f"The fit was made: count its whole price as spent on these data, {price_row(plan)}."
 
 
-def passes_row(plan: Plan) -> str:
-    """Releases and passes."""
-    most = "at most " if plan.adaptive else ""
-    return f"{most}{several(plan.releases, 'release')}, {several_or(plan.passes, 'pass')} over the data"
+def plan_facts(plan: "Plan", n: int, how_n: str, how_delta: str) -> dict[str, Any]:
+    """What `plan.j2` says of a plan.
 
+    Args:
+        plan: the plan.
+        n: the public number of units.
+        how_n: where it comes from, in words.
+        how_delta: how delta came about, in words.
+    """
+    from privopt.planning.plan import own_lines
 
-def effort_row(plan: Plan) -> str:
-    """Releases, passes, time and memory, of data in the memory of this process."""
-    memory = f"about {size(plan.memory_bytes)} of memory"
-    return f"{passes_row(plan)}; {duration(plan.seconds)} of computing and {memory}, compilation left out"
-
-
-def excess_row(plan: Plan) -> str:
-    """The predicted error in words."""
-    if plan.predicted_excess is None:
-        return plan.excess_sentence
-    meaning = f" ({plan.prediction})" if plan.prediction else ""
-    amount = plan.predicted_amount(partial(number, digits=2))
-    return f"training objective {amount} above its non-private optimum{meaning}"
-
-
-def promises(plan: Plan) -> list[tuple[str, str]]:
-    """What is known of the result beforehand, as labelled lines."""
-    return [
-        ("predicted", excess_row(plan)),
-        *own_lines(plan.indicators),
-        ("bound", "no bound" if plan.bound is None else plan.bound.sentence),
-        *(("indicator", sentence) for sentence in plan.indicator_sentences),
-    ]
+    return {
+        **{name: getattr(plan, name) for name in ("solver", "adaptive", "releases", "passes", "seconds")},
+        "memory_bytes": plan.memory_bytes,
+        "n": n,
+        "how_n": how_n,
+        "unit": plan.public.unit,
+        "relation": plan.public.relation.value,
+        "price": price_row(plan, how_delta),
+        "reason": plan.reason.rstrip("."),
+        "predicted": plan.excess_sentence,
+        "own": own_lines(plan.indicators),
+        "bound": None if plan.bound is None else plan.bound.sentence,
+        "indicators": plan.indicator_sentences,
+        "notices": plan.notices if plan.budget.is_private else (),
+    }
 
 
 @contextmanager
 def row_bar(screen: Console, title: str, rows: int) -> Generator[Callable[[int], None]]:
     """A progress bar over the rows of a table; gives what moves it by a number of rows."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),
@@ -134,12 +133,16 @@ def row_bar(screen: Console, title: str, rows: int) -> Generator[Callable[[int],
 
 
 @contextmanager
-def release_bar(screen: Console, title: str, releases: int) -> Generator[Observer]:
+def release_bar(screen: Console, title: str, releases: int) -> "Generator[Observer]":
     """A progress bar that counts releases; gives the observer that moves it.
 
     While a stage prepares the next release, (what, 0), the bar runs to and fro and says what is prepared. Of a round
     over parts it says what share of them has been added up.
     """
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from privopt.engine.parts import shown_by
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),

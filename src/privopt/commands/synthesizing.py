@@ -15,7 +15,6 @@ from privopt.atomic_files import replace_file
 from privopt.commands import screen
 from privopt.commands.options import MAX_RECORDS, SynthesisOptions
 from privopt.commands.paying import Paying, account_for, resumable_in
-from privopt.commands.planning import MEANING, PUBLIC_NUMBER
 from privopt.commands.screen import (
     GIVE_TABLE,
     Mistake,
@@ -30,6 +29,7 @@ from privopt.engine.placement import Placement
 from privopt.estimators import table_source
 from privopt.estimators.synthetic_data import SyntheticData, SyntheticError
 from privopt.planning.plan import Plan
+from privopt.report import forms
 from privopt.report.words import number, several
 from privopt.tables.io import PARQUET
 from privopt.tables.places import located, shown_name
@@ -148,23 +148,13 @@ def _announce(
     """Print the plan and return it."""
     with public_arguments():
         plan = data.plan(n=n, by_user=bool(options.group))
-    public, unit = plan.public, "user" if options.group else "record"
-    reason = f", chosen because {plan.reason.rstrip('.')}" if plan.reason else ""
-    cells = sum(public.levels)
-    rows = [
-        ("protected", f"one {unit} among {n:,}; {MEANING[public.relation]}"),
-        ("n", f"{n:,} {unit}s, {how_n}; {PUBLIC_NUMBER[public.relation]}"),
-        ("price", screen.price_row(plan, check_delta(options.delta, n)[1])),
-        (
-            "model",
-            f"{several(len(public.levels), 'column')} of {cells:,} cells in all, for {options.workload} marginals",
-        ),
-        ("method", plan.solver + reason),
-        ("effort", screen.effort_row(plan)),
-        *screen.promises(plan),
-        *(("note", notice) for notice in plan.notices if plan.budget.is_private),
-        *paying.announce(plan),
-    ]
+    facts = screen.plan_facts(plan, n, how_n, check_delta(options.delta, n)[1]) | {
+        "unit": "user" if options.group else "record",
+        "columns": len(plan.public.levels),
+        "cells": sum(plan.public.levels),
+        "workload": options.workload,
+    }
+    rows = [*forms.rows("plan.j2", "synthesis", facts), *paying.announce(plan)]
     screen.show_rows(terminal, "Plan, made before any record is read", rows)
     for warning in screen.warnings(plan, options.random_state):
         screen.warn(terminal, warning)

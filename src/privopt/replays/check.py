@@ -24,15 +24,16 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from privopt.curator.transcript import Transcript
+from privopt.curator.transcript import Release, Transcript
 from privopt.errors import ReplayMismatch
 from privopt.estimators.stages import GIVEN
 from privopt.json_values import json_value
+from privopt.ledger.events import EveryUnit, NoEvent
 from privopt.precision import in_float64
 from privopt.public import Relation
 from privopt.replays.recipes import ESTIMATOR, UNRECORDED, Unwritten, written
 from privopt.replays.rerun import MOST_WORK, Again, Unreplayable, rebuilt
-from privopt.report.kept import INDEX, MOST_KEPT_BYTES, digest_of_index, transcript_of
+from privopt.report.kept import INDEX, MOST_KEPT_BYTES, digest_of_index
 from privopt.report.model import is_burn_down
 from privopt.report.report import PrivacyReport
 from privopt.tables.encoder import is_units_sentence
@@ -269,7 +270,32 @@ def _recorded(index: Mapping[str, Any], packed: bytes, report: Mapping[str, Any]
         eager=index.get("eager") is True,
         exact_noise=index.get("exact") is True,
     )
-    return transcript_of(iter(lines), empty), made
+    return _filled(empty, lines), made
+
+
+def _filled(empty: Transcript, lines: Iterable[tuple[str, NDArray[Any]]]) -> Transcript:
+    """A transcript that holds names and values alone, to be replayed.
+
+    Args:
+        empty: the transcript to fill.
+        lines: each name, and the values (lines, count, ...) of as many lines.
+    """
+    for name, values in lines:
+        for released in values:
+            count = len(released)
+            empty.append(
+                Release(
+                    name=name,
+                    event=NoEvent(),
+                    count=count,
+                    sensitivity=np.full(count, np.nan),
+                    noise="as recorded",
+                    scale=None,
+                    sampling=EveryUnit(),
+                    released=released,
+                )
+            )
+    return empty
 
 
 def _digest_in(packed: bytes) -> Any:

@@ -1,298 +1,273 @@
-"""What a report tells of a run: the facts, before there is any sentence, figure or page."""
+"""What a report tells of a run: one dict of plain values. All of it but what follows from the rest is stored as JSON.
+
+The words are in templates beside this file; `sentences.j2` has each sentence once, in macros that take this dict.
+"""
 
 import json
 import math
+import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
-from importlib import metadata
+from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from privopt.errors import NotPriceable
+from privopt.json_values import json_value
 from privopt.ledger import accounting
-from privopt.ledger.amounts import Budget
-from privopt.ledger.events import DeltaEvent, Event, GaussianEvent, leaf_counts
-from privopt.planning.plan import IMPROVEMENT_SHARE, USABLE, Finding, Picture, Plan, warnings_in
-from privopt.public import Relation
-from privopt.report.kept import KeptReleases
-from privopt.report.model import AccountUse, ModelSummary
-from privopt.report.releases import ReleaseGroup
+from privopt.ledger.events import DeltaEvent, Event, RoundingEvent, SelectionsEvent
+from privopt.planning.plan import (
+    IMPROVEMENT_ENDS,
+    WARNINGS,
+    Finding,
+    Plan,
+    aim,
+    in_sentences,
+    meaning_of,
+    meaning_of_cap,
+    meaning_of_typical,
+    objective,
+    own_lines,
+    promise,
+    warnings_in,
+)
+from privopt.public import STORAGES
+from privopt.report import forms
+from privopt.report.curve import sure
+from privopt.report.releases import dearest
+from privopt.status import Status
 
-# ---- The whole epsilon(delta) curve of a run, and what it means for somebody who tries to guess ------------
-
+if TYPE_CHECKING:
+    from privopt.report.report import PrivacyReport
 
 Leaf = TypeVar("Leaf", bound=Event)
-_DENSE_POINTS = 81
-# For costly curves: a few around the target, which bound the surprise, and large ones, which bound the best guess.
-_MULTIPLES = (1 / 30, 1.0, 3.0, 10.0, 40.0)
-_LARGE = (1e-3, 0.01, 0.02, 0.03, 0.045, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.25, 0.35)
-_SMALLEST = 1.5e-10  # numerical accounting ends at 1e-10
+PREPROCESSING = (
+    "Preprocessing not private"  # how the sentence on features that were learned without noise begins
+)
+DERIVED = "derived"
+CERTIFICATE, RADIUS, APPROXIMATE = "certificate", "certificate_radius", "certificate_approximate"
+CERTIFICATES = (CERTIFICATE, APPROXIMATE)
+MOST_SHOWN = 3  # findings in a terminal
 
 
-@dataclass(frozen=True)
-class PrivacyCurve:
-    """Points at which a run is (epsilon, delta)-private, in order of growing delta.
+def facts_of(report: "PrivacyReport") -> dict[str, Any]:
+    """The document of a report, see `docs/report.schema.json`, and under "derived" what follows from it."""
+    curve, plan = report.curve, report.plan
+    facts = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "privopt": report.version,
+        "title": report.title,
+        "guarantee": {
+            "epsilon": report.epsilon,
+            "delta": report.delta,
+            "relation": report.relation.value,
+            "unit": report.unit,
+            "n": report.n,
+            "holds": report.is_private,
+            "seeded": report.seeded,
+            "noise": "",
+            "best_guess": curve.best_guess,
+        },
+        "summary": [],
+        "not_covered": [],
+        "status": report.status,
+        "curve": [{"delta": d, "epsilon": e} for d, e in zip(curve.deltas, curve.epsilons, strict=True)],
+        "event": report.event.to_dict(),
+        "releases": [group.to_dict() for group in report.releases],
+        "plan": None if plan is None else plan.to_dict(),
+        "findings": {name: found.to_dict() for name, found in report.findings.items()},
+        "pictures": [picture.to_dict() for picture in report.pictures],
+        "utility_assumptions": [],
+        "declared": report.declared,
+        "divided_rows": report.divided_rows,
+        "selection": None if report.selection is None else asdict(report.selection),
+        "metrics": report.metrics,
+        "account": None if report.account is None else asdict(report.account),
+        "notices": report.notices,
+        "model": None if report.model is None else report.model.to_dict(),
+        "replay": None if report.kept is None else report.kept.index,
+        DERIVED: _derived(report),
+    }
+    return _with_words(json_value(facts))
 
-    Attributes:
-        deltas: from small to large.
-        epsilons: the price at each, falling.
-        exact: whether the curve is dense and exact (Gaussian releases only) or a few computed bounds.
-    """
 
-    deltas: tuple[float, ...]
-    epsilons: tuple[float, ...]
-    exact: bool
-
-    @property
-    def best_guess(self) -> float:
-        """How often the best guess between two neighbouring data sets, 50:50 beforehand, is right at most.
-
-        Every (epsilon, delta) bounds it by (e^epsilon + delta) / (1 + e^epsilon); the least of these is the answer.
-
-        Source:
-            Kairouz, Oh, Viswanath 2015, theorem 2.1 (both error rates), added up.
-        """
-        bounds = [sure(e) + d * sure(-e) for d, e in zip(self.deltas, self.epsilons, strict=True)]
-        return min([1.0, *bounds])
-
-    def surprise(self, epsilon: float) -> float:
-        """Probability, at most, that the privacy loss exceeds `epsilon`: that odds shift by more than e^epsilon.
-
-        delta(e) is the expectation of (1 - exp(e - loss)) over losses above e, so
-        P[loss > epsilon] <= delta(e) / (1 - exp(e - epsilon)) for every e < epsilon.
-        """
-        pairs = zip(self.deltas, self.epsilons, strict=True)
-        bounds = [delta / -math.expm1(lower - epsilon) for delta, lower in pairs if lower < epsilon]
-        return min([1.0, *bounds])
+def _with_words(facts: dict[str, Any]) -> dict[str, Any]:
+    """The facts with the sentences that are stored beside them."""
+    sentences = [forms.sentence("page", name, facts) for name in ("protection", "strength", "price")]
+    sentences += [text for _, text in forms.entries("page", "told", facts)]
+    facts["summary"] = [text for text in (*sentences, forms.sentence("page", "certificate", facts)) if text]
+    facts["not_covered"] = [
+        {"title": title, "text": text} for title, text in forms.entries("page", "limits", facts)
+    ]
+    facts["utility_assumptions"] = [text for (text,) in forms.entries("page", "assumptions", facts)]
+    facts["guarantee"]["noise"] = forms.sentence("page", "noise_source", facts)
+    for group, derived in zip(facts["releases"], facts[DERIVED]["releases"], strict=True):
+        group["noise"] = forms.sentence("page", "noise", derived)
+    return facts
 
 
-def privacy_curve(event: Event, relation: Relation, delta: float, near: float | None) -> PrivacyCurve:
-    """Price a run at many deltas: densely where that is free, else at a few points of one numerical curve.
+def _derived(report: "PrivacyReport") -> dict[str, Any]:
+    """Numbers and names that follow from the document, and the sentences of the plan."""
+    plan, epsilon = report.plan, report.epsilon
+    finite = math.isfinite(epsilon)
+    filters = {group.filter.number: group.filter for group in report.releases if group.filter is not None}
+    chose_steps = bool(filters) or (plan is not None and plan.adaptive)
+    tests = [(leaf.delta, times) for leaf, times in _leaves(report, DeltaEvent) if leaf.delta > 0]
+    budget = report.budget
+    return {
+        "finite": finite,
+        "noised": report.is_noised,
+        "budget": asdict(budget) if budget is not None and budget.is_private else None,
+        "chosen_freely": report.selection is not None and not report.selection.private,
+        "preprocessed": report.selection is not None and report.selection.sentence.startswith(PREPROCESSING),
+        "certain": sure(epsilon),
+        "surprise": report.curve.surprise(epsilon) if report.delta > 0 else 0.0,
+        "factor": math.exp(min(epsilon, 700.0)),
+        "exact_curve": report.curve.exact,
+        "count": report.count,
+        "chose_steps": chose_steps,
+        "ended_early": chose_steps
+        and plan is not None
+        and report.count < plan.releases
+        and report.status == Status.FINISHED.value,
+        "drawn": sum(leaf.rho * times for leaf, times in _leaves(report, SelectionsEvent)),
+        "tests": {"count": sum(n for _, n in tests), "delta": sum(d * n for d, n in tests)}
+        if tests
+        else None,
+        "rounding": sum(leaf.total_variation * times for leaf, times in _leaves(report, RoundingEvent)),
+        "filters": [
+            one.facts() | {"count": sum(group.count for group in report.releases if group.filter == one)}
+            for one in filters.values()
+        ],
+        "releases": [group.facts() for group in report.releases],
+        "warnings": warnings_in(report.findings),
+        "findings": [
+            [name, found.value, found.meaning]
+            for name, found in report.findings.items()
+            if name not in (*WARNINGS, *IMPROVEMENT_ENDS)
+        ],
+        "own": own_lines(report.findings),
+        "shown": _shown(report.findings),
+        "remarks": [one for one in report.notices if one not in warnings_in(report.findings)],
+        "certificate": _certificate(report.findings),
+        "model": report.model.facts() if report.model is not None and report.model.size else None,
+        **_of_plan(plan),
+    }
 
-    Args:
-        event: everything that was released.
-        relation: the neighbouring relation.
-        delta: the delta of the guarantee; it is one of the points.
-        near: about the epsilon to expect there; the grid of the numerical accountant.
-    """
-    leaves, parallels = leaf_counts(event)
-    exact = not parallels and all(isinstance(leaf, GaussianEvent | DeltaEvent) for leaf in leaves)
-    target = delta if delta > 0 else 1e-6
-    if exact:
-        lowest = math.log10(min(1e-12, target / 1e3))
-        highest = math.log10(0.5)
-        steps = range(_DENSE_POINTS)
-        grid = [10 ** (lowest + (highest - lowest) * step / (_DENSE_POINTS - 1)) for step in steps]
-    else:
-        around = [multiple * target for multiple in _MULTIPLES if multiple * target < _LARGE[0]]
-        grid = [at for at in (*around, *_LARGE) if at >= min(_SMALLEST, target)]
-    wanted = sorted({*grid, target})
-    points: list[tuple[float, float]] = []
-    for at in wanted:
-        try:
-            points.append((at, accounting.epsilon(event, at, relation, near=near)))
-        except NotPriceable:  # a delta too small for this accountant; the target itself was priced before
+
+def _shown(findings: Mapping[str, Finding]) -> list[list[Any]]:
+    """The numbers that a terminal shows, with their meanings: a certificate first, and all that is said of it."""
+    numbers = [
+        [name, found.value, found.meaning if name in CERTIFICATES else textwrap.shorten(found.meaning, 160)]
+        for name, found in findings.items()
+        if isinstance(found.value, int | float) and not in_sentences(name)
+    ]
+    return sorted(numbers, key=lambda one: one[0] not in CERTIFICATES)[:MOST_SHOWN]
+
+
+def _of_plan(plan: Plan | None) -> dict[str, Any]:
+    """What the plan says in sentences of its own; None and nothing without one."""
+    names = ("promise", "aim", "objective", "cap", "typical", "storage", "predicted", "bound", "condition")
+    facts: dict[str, Any] = dict.fromkeys(names) | {"settings": {}, "indicators": [], "relative": []}
+    if plan is None:
+        return facts
+    public, bound = plan.public, plan.bound
+    numbers = {name: value for name, value in plan.settings.items() if isinstance(value, int | float)}
+    facts["settings"] = {name: value for name, value in numbers.items() if math.isfinite(value)}
+    facts["indicators"] = [[name, found.value, found.meaning] for name, found in plan.indicators.items()]
+    if plan.settings.get("level_share"):
+        from privopt.planning.counts import RELATIVE_SETTINGS
+
+        facts["relative"] = RELATIVE_SETTINGS
+    if public.unit == "user":
+        facts["promise"] = promise(public)
+    if public.by_user:
+        facts |= {"aim": aim(public), "objective": objective(public)}
+        facts |= {"cap": meaning_of_cap(public), "typical": meaning_of_typical(public)}
+    if public.storage != STORAGES[0]:
+        facts["storage"] = meaning_of(public.storage)
+    if plan.predicted_excess is not None:
+        facts["predicted"] = plan.excess_sentence
+    if bound is not None:
+        facts |= {"bound": bound.sentence}
+        facts["condition"] = bound.condition.strip().removeprefix("if ").rstrip(".")
+    return facts
+
+
+def _leaves(report: "PrivacyReport", kind: type[Leaf]) -> list[tuple[Leaf, int]]:
+    """The single events of a kind among all that the releases cost, and how often each."""
+    parts = chain.from_iterable(group.leaves() for group in report.releases)
+    return [(leaf, times) for leaf, times in parts if isinstance(leaf, kind)]
+
+
+def _certificate(findings: Mapping[str, Finding]) -> dict[str, Any] | None:
+    """Of a certificate of stationarity: bound, radius, whether it is proved, and what it is about."""
+    shown = findings.get(CERTIFICATE, findings.get(APPROXIMATE))
+    if shown is None or RADIUS not in findings:
+        return None
+    from privopt.planning.goldstein_certificate import IN_SCALES
+
+    said = " ".join(found.meaning for name, found in findings.items() if name.startswith(CERTIFICATE))
+    return {
+        "slope": float(shown.value),
+        "radius": float(findings[RADIUS].value),
+        "proved": CERTIFICATE in findings,
+        "of_objective": "improves the objective" in said,
+        "scales": IN_SCALES if IN_SCALES in said else "",
+    }
+
+
+def single_costs(report: "PrivacyReport") -> list[str | float]:
+    """What one release of each kind would cost by itself: its epsilon, or why it has none."""
+    costs: list[str | float] = []
+    for group in report.releases:
+        event = dearest(group)
+        if group.is_free or group.filter is not None or event is None:
+            costs.append("free" if group.is_free else "compound" if group.filter is None else "filtered")
             continue
-    if exact:
-        points.append((accounting.delta(event, 0.0, relation), 0.0))
-    points.sort()
-    finite = [(at, price) for at, price in points if math.isfinite(price)]
-    finite = finite[: 1 + sum(price > 0 for _, price in finite)]  # one point at epsilon = 0 says it all
-    return PrivacyCurve(tuple(at for at, _ in finite), tuple(price for _, price in finite), exact)
+        try:
+            price = accounting.epsilon(event, report.delta, report.relation, near=report.single_near)
+        except NotPriceable:
+            price = math.nan
+        costs.append("together" if math.isnan(price) else "unlimited" if math.isinf(price) else price)
+    return costs
 
 
-def sure(epsilon: float) -> float:
-    """How sure somebody becomes who was undecided and sees the odds shift by e^epsilon."""
-    return 1 / (1 + math.exp(-epsilon)) if epsilon > -700 else 0.0
-
-
-# ---- What a report tells of a run: the facts, before there is any sentence, figure or page -----------------
-
-
-PREPROCESSING = "Preprocessing not private"  # how the sentence on it begins
-
-
-@dataclass(frozen=True, kw_only=True)
-class Selection:
-    """How the model was chosen among several.
-
-    Attributes:
-        sentence: what was done, for the reader.
-        private: whether the choice was made by a charged mechanism, on features that no unpaid step learned.
-    """
-
-    sentence: str
-    private: bool
-
-    @property
-    def title(self) -> str:
-        """What was not private, in a few words."""
-        return PREPROCESSING if self.sentence.startswith(PREPROCESSING) else "Selection not private"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportFacts:
-    """What a run protected, how strongly and at what price: public things only, of released values only the model.
-
-    Attributes:
-        title: heading of the report.
-        relation: the neighbouring relation.
-        event: everything that was released, priced as one: the plan where there is one, else the transcript.
-        delta: the delta of the guarantee.
-        seeded: whether the noise or a choice of records came from a seed, which makes the run not private.
-        status: how the run ended, in a sentence.
-        releases: the releases, grouped by kind.
-        plan: what was announced before the data was read.
-        findings: by name, what the releases show about the result; an array stands there by its shape only.
-        pictures: of released or public numbers, as the solver describes them.
-        declared: what the user declared to be public, in sentences.
-        model: the released quantities.
-        divided_rows: whether every row was divided by its length, to fit and to predict, so that none was shortened.
-        selection: how the model was chosen among several.
-        metrics: measured quality, as the caller gave it.
-        account: the payment of the account in a file that paid for the run; None where none did.
-        notices: the planner's and the caller's remarks.
-        version: the version of privopt that made the run.
-        kept: the released values, or why there are none; None in reports of version 1.
-    """
-
-    title: str
-    relation: Relation
-    event: Event
-    delta: float
-    seeded: bool
-    status: str
-    releases: tuple[ReleaseGroup, ...]
-    plan: Plan | None = None
-    findings: Mapping[str, Finding] = field(default_factory=dict[str, Finding])
-    pictures: tuple[Picture, ...] = ()
-    declared: tuple[str, ...] = ()
-    model: ModelSummary | None = None
-    divided_rows: bool = False
-    selection: Selection | None = None
-    metrics: Mapping[str, float | int | str] = field(default_factory=dict[str, float | int | str])
-    account: AccountUse | None = None
-    notices: tuple[str, ...] = ()
-    version: str = field(default_factory=lambda: metadata.version("privopt"))
-    kept: KeptReleases | None = None
-
-    @property
-    def budget(self) -> Budget | None:
-        """The budget that was set beforehand; None for a run without a plan."""
-        return None if self.plan is None else self.plan.budget
-
-    @property
-    def unit(self) -> str:
-        """What is protected: "record" or "user"; "unit" for a run without a plan."""
-        return "unit" if self.plan is None else self.plan.public.unit
-
-    @property
-    def n(self) -> int | None:
-        """The public number of units, where it is known."""
-        return None if self.plan is None else self.plan.public.n
-
-    @property
-    def records_per_unit(self) -> int:
-        """The most records of one unit that are used."""
-        return 1 if self.plan is None else self.plan.public.records_per_unit
-
-    @property
-    def count(self) -> int:
-        """The number of single releases."""
-        return sum(group.count for group in self.releases)
-
-    def leaves(self, kind: type[Leaf]) -> list[tuple[Leaf, int]]:
-        """The single events of a kind among all that the releases cost, and how often each."""
-        return [
-            (leaf, count * times)
-            for group in self.releases
-            for event, count in group.events
-            for leaf, times in leaf_counts(event)[0].items()
-            if isinstance(leaf, kind)
-        ]
-
-    @cached_property
-    def epsilon(self) -> float:
-        """The price at `delta`."""
-        return accounting.epsilon(self.event, self.delta, self.relation, near=self._near)
-
-    @cached_property
-    def curve(self) -> PrivacyCurve:
-        """The whole epsilon(delta) curve; numerical accounting may take a second."""
-        return privacy_curve(self.event, self.relation, self.delta, self._near)
-
-    @property
-    def is_private(self) -> bool:
-        """Whether the guarantee holds: noise was on and secret, and nothing beside the fit saw the data unpaid."""
-        return self.is_noised and (self.selection is None or self.selection.private)
-
-    @property
-    def is_noised(self) -> bool:
-        """Whether noise was on, and it was secret."""
-        return math.isfinite(self.epsilon) and not self.seeded
-
-    @property
-    def single_near(self) -> float | None:
-        """About the epsilon of one of many releases: a bound for the grid of the numerical accountant."""
-        return None if self._near is None else self._near / max(1.0, math.sqrt(self.count))
-
-    @property
-    def _near(self) -> float | None:
-        """The epsilon that the noise was calibrated to: the same grid gives the same price."""
-        return self.budget.epsilon if self.budget is not None and self.budget.is_private else None
-
-
-# ---- Sentences of a report on the records and on the model, as far as the released values tell -------------
-
-
-HEADINGS = {USABLE: "Usable records.", IMPROVEMENT_SHARE: "Model quality."}
-LEADS = {USABLE: "", IMPROVEMENT_SHARE: "By the released values, at no further price: "}
-
-
-def paragraphs(report: ReportFacts) -> list[tuple[str, str]]:
-    """Headings and sentences: what to check first, then the usable records and the quality of the model."""
-    told = [
-        (HEADINGS[name], f"{LEADS[name]}{report.findings[name].meaning}.")
-        for name in HEADINGS
-        if name in report.findings
-    ]
-    checks = [
-        ("Please check.", sentence[:1].upper() + sentence[1:]) for sentence in warnings_in(report.findings)
-    ]
-    return [*checks, *told]
-
-
-# ---- The two forms a report is written in: a page for people, JSON for programs ----------------------------
+# ---- The documents that reports are stored in --------------------------------------------------------------
 
 
 FORMAT = "privopt-report"
 FORMAT_VERSION = 2
 READ_VERSIONS = (1, 2)
-MOST = {
+MOST = {  # of each, in a report
     "pictures": 24,
     "releases": 10_000,
     "findings": 500,
     "summary": 100,
     "declared": 1000,
-}  # of each, in a report
+}
 MOST_POINTS = 1000  # of a line in a picture
+SUFFIXES: dict[str, Literal["html", "json", "markdown"]] = {
+    ".html": "html",
+    ".htm": "html",
+    ".json": "json",
+    ".md": "markdown",
+}
 
 
-def form_of(path: Path) -> Literal["html", "json"]:
+def form_of(path: Path) -> Literal["html", "json", "markdown"]:
     """The form that a file name asks for.
 
     Raises:
-        ValueError: the suffix is neither .html nor .json.
+        ValueError: the suffix is none of .html, .json and .md.
     """
-    suffix = path.suffix.lower()
-    if suffix in (".html", ".htm"):
-        return "html"
-    if suffix == ".json":
-        return "json"
-    raise ValueError(
-        f"a report is written as .html or .json, got the file name {path.name!r}: end it in one of the two."
-    )
+    try:
+        return SUFFIXES[path.suffix.lower()]
+    except KeyError:
+        raise ValueError(
+            f"a report is written as .html, .json or .md, got the file name {path.name!r}: end it in one of these."
+        ) from None
 
 
 def json_text(document: Mapping[str, Any]) -> str:

@@ -6,19 +6,19 @@ mechanism was not asked for. The numbers stand in a file of their own, an index 
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import safetensors.numpy
 from numpy.typing import NDArray
 
-from privopt.curator.transcript import Release, Transcript
 from privopt.json_values import json_value
-from privopt.ledger.events import EveryUnit, NoEvent
+
+if TYPE_CHECKING:
+    from privopt.curator.transcript import Release, Transcript
 
 MOST_KEPT_BYTES = 16 * 2**20  # of a run; of longer ones nothing is kept
 RELEASES_FILE = "releases.safetensors"
@@ -59,7 +59,7 @@ class KeptReleases:
     __hash__ = None  # type: ignore[assignment]
 
     @classmethod
-    def of(cls, transcript: Transcript, recipe: Recipe | None) -> Self:
+    def of(cls, transcript: "Transcript", recipe: Recipe | None) -> Self:
         """Keep the releases of a transcript, or say why nothing is kept."""
         obstacle = NO_RECIPE if recipe is None else recipe.obstacle
         lines = list(transcript)
@@ -103,6 +103,8 @@ def packed_arrays(arrays: Mapping[str, NDArray[Any]], index: Mapping[str, Any]) 
         index: what the report says of them. Some arguments of a recipe have no effect on its run: that they are those
             of these values is seen from the digest alone.
     """
+    import safetensors.numpy
+
     plain = {name: np.array(values, order="C") for name, values in arrays.items()}
     return safetensors.numpy.save(plain, {INDEX: digest_of_index(index)})
 
@@ -113,31 +115,6 @@ def digest_of_index(index: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(json_value(known), sort_keys=True).encode()).hexdigest()
 
 
-def transcript_of(names: Iterator[tuple[str, NDArray[Any]]], empty: Transcript) -> Transcript:
-    """A transcript that holds names and values alone, to be replayed.
-
-    Args:
-        names: each name, and the values (lines, count, ...) of as many lines.
-        empty: the transcript to fill.
-    """
-    for name, values in names:
-        for released in values:
-            count = len(released)
-            empty.append(
-                Release(
-                    name=name,
-                    event=NoEvent(),
-                    count=count,
-                    sensitivity=np.full(count, np.nan),
-                    noise="as recorded",
-                    scale=None,
-                    sampling=EveryUnit(),
-                    released=released,
-                )
-            )
-    return empty
-
-
-def _likeness(line: Release) -> tuple[str, tuple[int, ...], str]:
+def _likeness(line: "Release") -> tuple[str, tuple[int, ...], str]:
     values = np.asarray(line.released)
     return line.name, values.shape, values.dtype.str

@@ -3,16 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from privopt.json_values import json_value
 from privopt.later import jax
-from privopt.ledger.default_account import Statement
 from privopt.planning.plan import Picture, line
-from privopt.report import words
+
+if TYPE_CHECKING:
+    from privopt.ledger.default_account import Statement
 
 MOST_ROWS = 40
 BARE = "They are the parameters as the loss takes them, for rows and targets as they were given."
@@ -110,14 +111,6 @@ class ModelSummary:
         """The number of released coefficients and intercepts."""
         return sum(len(row) for row in self.coefficients) + len(self.intercepts)
 
-    @property
-    def headings(self) -> tuple[str, ...]:
-        """A heading for each output."""
-        if self.outputs:
-            return self.outputs
-        rows = len(self.coefficients)
-        return ("value",) if rows == 1 else tuple(f"output {row}" for row in range(rows))
-
     def largest(self, most: int = MOST_ROWS) -> list[tuple[str, tuple[float, ...]]]:
         """Features with their coefficients, the intercept first, then by falling largest absolute value."""
         matrix = np.asarray(self.coefficients, np.float64).reshape(len(self.coefficients), len(self.features))
@@ -125,6 +118,18 @@ class ModelSummary:
         order = np.argsort(-finite.max(axis=0, initial=0.0), kind="stable")[:most]
         rows = [(self.features[column], tuple(float(v) for v in matrix[:, column])) for column in order]
         return [("(intercept)", self.intercepts), *rows] if self.intercepts else rows
+
+    def facts(self) -> dict[str, Any]:
+        """What a table of the largest numbers needs; its headings are empty where the outputs have no names."""
+        return {
+            "name": self.name,
+            "size": self.size,
+            "features": len(self.features),
+            "most": MOST_ROWS,
+            "headings": self.outputs,
+            "outputs": len(self.coefficients),
+            "rows": self.largest(),
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of JSON values."""
@@ -171,7 +176,7 @@ class AccountUse:
     left: float
 
     @classmethod
-    def of(cls, statement: Statement) -> "AccountUse":
+    def of(cls, statement: "Statement") -> "AccountUse":
         """The last payment of a statement."""
         last, before = statement.lines[-1], statement.lines[:-1]
         used = before[-1].used if before else 0.0
@@ -183,15 +188,6 @@ class AccountUse:
             used=last.used - used,
             remaining=max(0.0, 1 - last.used),
             left=last.left,
-        )
-
-    def in_words(self) -> str:
-        """A sentence."""
-        return (
-            f"payment {self.payment} of the account of {self.data_set!r}, which keeps epsilon "
-            f"{words.number(self.epsilon)} at delta {words.number(self.delta, 3)} for all fits together: it used "
-            f"{words.percent(self.used)} of that budget and left {words.percent(self.remaining)}, enough for one more "
-            f"fit of epsilon {words.at_most(self.left)}"
         )
 
 
@@ -226,7 +222,7 @@ def is_burn_down(picture: Any, account: Mapping[str, Any]) -> bool:
     return series.name == "left" and not series.errors and falls and ends
 
 
-def burn_down(statement: Statement) -> Picture:
+def burn_down(statement: "Statement") -> Picture:
     """What every payment left of an account's budget."""
     return Picture(
         title=_TITLE,

@@ -3,17 +3,15 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.curator.transcript import FilterMark, Release, Transcript
 from privopt.ledger.events import (
     Event,
     EveryUnit,
     FixedSize,
-    GaussianEvent,
     NoEvent,
     Poisson,
     SampledEvent,
@@ -22,7 +20,10 @@ from privopt.ledger.events import (
     leaf_counts,
 )
 from privopt.ledger.filters import filter_cost
-from privopt.report.words import number, percent, span, titled
+from privopt.report.words import titled
+
+if TYPE_CHECKING:
+    from privopt.curator.transcript import FilterMark, Release, Transcript
 
 
 # ---- How much of a filter a run used: releases chosen as it went, paid for together beforehand -------------
@@ -42,19 +43,9 @@ class FilterUse:
     used: float | None
     depth: int = 0
 
-    @property
-    def sentence(self) -> str:
-        """What was paid and how much of it was used, in words."""
-        if not isinstance(self.event, GaussianEvent):
-            return "chosen as the run went, without noise"
-        multiplier = number(self.event.noise_multiplier)
-        paid = f"paid for as one release with noise {multiplier} times the sensitivity"
-        return f"chosen as the run went, under a Gaussian filter that was {paid}; {self.share} of it was used"
-
-    @property
-    def share(self) -> str:
-        """The used share as a percentage."""
-        return "an unknown share" if self.used is None else percent(min(1.0, self.used))
+    def facts(self) -> dict[str, Any]:
+        """The used share, and the noise of the one release as which it was paid for; None where there was no noise."""
+        return {"used": self.used, "noise_multiplier": getattr(self.event, "noise_multiplier", None)}
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of JSON values."""
@@ -66,13 +57,13 @@ class FilterUse:
         return cls(values["number"], event_from_dict(values["event"]), values["used"], values.get("depth", 0))
 
 
-def filter_uses(transcript: Transcript) -> dict[int, FilterUse]:
+def filter_uses(transcript: "Transcript") -> dict[int, FilterUse]:
     """The filters of a run by their numbers, each with what its releases cost together."""
-    under: dict[int, tuple[FilterMark, Transcript]] = {}
+    under: "dict[int, tuple[FilterMark, Transcript]]" = {}
     for release in transcript:
         mark = release.under
         if mark is not None:
-            _, part = under.setdefault(mark.number, (mark, Transcript(transcript.relation)))
+            _, part = under.setdefault(mark.number, (mark, type(transcript)(transcript.relation)))
             part.append(replace(release, under=None, released=None, lineage=release.lineage[mark.depth :]))
     return {
         number: FilterUse(number, mark.event, _share(mark.event, part), mark.depth)
@@ -80,7 +71,7 @@ def filter_uses(transcript: Transcript) -> dict[int, FilterUse]:
     }
 
 
-def _share(event: Event, part: Transcript) -> float | None:
+def _share(event: Event, part: "Transcript") -> float | None:
     cap, spent = (filter_cost("gaussian", one, 0.0).amount for one in (event, part.event()))
     return spent / cap if math.isfinite(cap) and cap > 0 else None
 
@@ -132,39 +123,6 @@ class ReleaseGroup:
         return titled(self.name)
 
     @property
-    def noise(self) -> str:
-        """The mechanism in words."""
-        if self.is_sum_of_stream:
-            return "correlated over the sums, so that it nearly cancels in them; charged as a whole"
-        if self.is_drawn:
-            return "drawn by a mechanism that was charged as a whole"
-        inner: dict[Event, int] = {}
-        for event, count in self.events:
-            inner[_unsampled(event)] = inner.get(_unsampled(event), 0) + count
-        described: dict[str, int] = {}
-        for event, count in inner.items():
-            described[event.describe()] = described.get(event.describe(), 0) + count
-        if len(described) == 1:
-            return next(iter(described))
-        if len(described) == 2 and self.filter is None:
-            return "; ".join(f"{count:,} with {words}" for words, count in described.items())
-        first = next(iter(inner)).describe()
-        multipliers = [getattr(event, "noise_multiplier", None) for event in inner]
-        known = [value for value in multipliers if value is not None]
-        if len(known) < len(multipliers):
-            return f"{first}; and {len(inner) - 1} others"
-        return f"{first.split(',')[0]}, {span(min(known), max(known))} times the sensitivity"
-
-    @property
-    def participants(self) -> str:
-        """Who took part, in words."""
-        if isinstance(self.sampling, Poisson):
-            return f"a secret random sample, each with probability {percent_of(self.sampling.rate)}"
-        if isinstance(self.sampling, FixedSize):
-            return f"a secret random sample of {self.sampling.batch:,} of {self.sampling.n:,}"
-        return "everybody"
-
-    @property
     def is_free(self) -> bool:
         """Whether nothing was charged for them."""
         return all(event == NoEvent() for event, _ in self.events)
@@ -179,18 +137,48 @@ class ReleaseGroup:
         """Whether they are sums whose noise is known, released by a stream that was charged as a whole."""
         return self.is_drawn and self.scale is not None
 
+    def leaves(self) -> list[tuple[Event, int]]:
+        """The single events among what they cost, and how often each."""
+        return [
+            (leaf, count * times)
+            for event, count in self.events
+            for leaf, times in leaf_counts(event)[0].items()
+        ]
+
+    def facts(self) -> dict[str, Any]:
+        """What sentences about them need: names and numbers, and the mechanisms with how often each was used."""
+        inner: dict[Event, int] = {}
+        for event, count in self.events:
+            inner[_unsampled(event)] = inner.get(_unsampled(event), 0) + count
+        described: dict[str, int] = {}
+        for event, count in inner.items():
+            described[event.describe()] = described.get(event.describe(), 0) + count
+        multipliers = [getattr(event, "noise_multiplier", None) for event in inner]
+        known = [value for value in multipliers if value is not None]
+        return {
+            "label": self.label,
+            "count": self.count,
+            "exact": self.exact,
+            "sampling": self._sampled(),
+            "sensitivity": self.sensitivity,
+            "scale": self.scale,
+            "is_drawn": self.is_drawn,
+            "of_stream": self.is_sum_of_stream,
+            "mechanisms": [{"words": words, "count": count} for words, count in described.items()],
+            "different": len(inner),
+            "multipliers": [min(known), max(known)] if len(known) == len(multipliers) else None,
+            "filter": None if self.filter is None else self.filter.facts(),
+        }
+
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary of JSON values."""
-        sampling: dict[str, Any] = {"kind": self.sampling.kind, "rate": self.sampling.rate}
-        if isinstance(self.sampling, FixedSize):
-            sampling |= {"batch": self.sampling.batch, "n": self.sampling.n}
+        """A dictionary of JSON values; what "noise" says is a sentence of `sentences.j2`."""
         return {
             "name": self.name,
             "count": self.count,
             "events": self._priced(),
-            "noise": self.noise,
+            "noise": "",
             "exact": self.exact,
-            "sampling": sampling,
+            "sampling": self._sampled(),
             "sensitivity": self.sensitivity,
             "scale": self.scale,
             "schedule": self.schedule,
@@ -200,6 +188,13 @@ class ReleaseGroup:
                 for event, path, count in self.blocks
             ],
         }
+
+    def _sampled(self) -> dict[str, Any]:
+        """Who took part, as JSON values."""
+        sampling = {"kind": self.sampling.kind, "rate": self.sampling.rate}
+        if isinstance(self.sampling, FixedSize):
+            return sampling | {"batch": self.sampling.batch, "n": self.sampling.n}
+        return sampling
 
     def _priced(self) -> list[dict[str, Any]]:
         """Each event, how often it was paid, and the sensitivity and noise of its releases."""
@@ -239,12 +234,7 @@ class ReleaseGroup:
         )
 
 
-def percent_of(rate: float) -> str:
-    """A sampling rate as a percentage, not rounded up."""
-    return f"{number(100 * rate, 3)} %"
-
-
-def group_releases(transcript: Transcript) -> tuple[ReleaseGroup, ...]:
+def group_releases(transcript: "Transcript") -> tuple[ReleaseGroup, ...]:
     """Group a transcript by what was computed, the kind of its event, its filter and who took part.
 
     Of a name such as `HeldMarginal[0,3]` what stands in brackets makes no group of its own.
@@ -252,7 +242,7 @@ def group_releases(transcript: Transcript) -> tuple[ReleaseGroup, ...]:
     Returns:
         The groups in order of appearance.
     """
-    kinds: dict[tuple[Any, ...], list[tuple[int, Release]]] = {}
+    kinds: "dict[tuple[Any, ...], list[tuple[int, Release]]]" = {}
     position = 1
     for release in transcript:
         if release.is_public:
@@ -270,7 +260,7 @@ def group_releases(transcript: Transcript) -> tuple[ReleaseGroup, ...]:
     )
 
 
-def _group(placed: list[tuple[int, Release]], paid_by: FilterUse | None) -> ReleaseGroup:
+def _group(placed: "list[tuple[int, Release]]", paid_by: FilterUse | None) -> ReleaseGroup:
     releases = [release for _, release in placed]
     events: dict[Event, int] = {}
     for release in releases:
@@ -300,7 +290,7 @@ def _group(placed: list[tuple[int, Release]], paid_by: FilterUse | None) -> Rele
     )
 
 
-def _ranges(releases: Sequence[Release], events: Sequence[Event]) -> tuple[tuple[Ends, Ends], ...]:
+def _ranges(releases: "Sequence[Release]", events: Sequence[Event]) -> tuple[tuple[Ends, Ends], ...]:
     """The ends of the sensitivities and of the scales of the releases of each event."""
     stated: dict[Event, list[NDArray[np.float64]]] = {event: [] for event in events}
     scaled: dict[Event, list[NDArray[np.float64]]] = {event: [] for event in events}
@@ -311,7 +301,7 @@ def _ranges(releases: Sequence[Release], events: Sequence[Event]) -> tuple[tuple
     return tuple((_ends(_joined(stated[event])), _ends(_joined(scaled[event]))) for event in events)
 
 
-def _blocks(releases: Sequence[Release], events: list[Event]) -> tuple[tuple[int, Path, int], ...]:
+def _blocks(releases: "Sequence[Release]", events: list[Event]) -> tuple[tuple[int, Path, int], ...]:
     """Which of the events were released on which block, and how often; none where all were on all units."""
     if not any(release.lineage for release in releases):
         return ()

@@ -7,6 +7,16 @@ from privopt.json_values import plain
 from privopt.ledger.amounts import rounded_down
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+FILTERS = (
+    "chance",
+    "several",
+    "several_or",
+    "size",
+    "duration",
+    "at_most",
+    "spelled",
+    "titled",
+)  # of templates
 _THOUSANDS = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 
 

@@ -1,12 +1,19 @@
-"""Tables in, features out, models to files: everything around a private model that handles raw columns."""
+"""Tables in, features out, models to files: everything around a private model that handles raw columns.
 
-from privopt.tables.encoder import Block, TabularEncoder
-from privopt.tables.errors import TableError
-from privopt.tables.io import open_table, read_table, row_count, table_columns, write_predictions
-from privopt.tables.keys import user_keys
-from privopt.tables.model_files import load_model, save_model
-from privopt.tables.schema import ColumnSpec, Schema, TargetEncoding
-from privopt.tables.values import read_target
+A name is loaded when it is first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from privopt.tables.encoder import Block, TabularEncoder
+    from privopt.tables.errors import TableError
+    from privopt.tables.io import open_table, read_table, row_count, table_columns, write_predictions
+    from privopt.tables.keys import user_keys
+    from privopt.tables.model_files import load_model, save_model
+    from privopt.tables.schema import ColumnSpec, Schema, TargetEncoding
+    from privopt.tables.values import read_target
 
 __all__ = [
     "Block",
@@ -25,3 +32,19 @@ __all__ = [
     "user_keys",
     "write_predictions",
 ]
+_HOME = {
+    "encoder": ("Block", "TabularEncoder"),
+    "errors": ("TableError",),
+    "io": ("open_table", "read_table", "row_count", "table_columns", "write_predictions"),
+    "keys": ("user_keys",),
+    "model_files": ("load_model", "save_model"),
+    "schema": ("ColumnSpec", "Schema", "TargetEncoding"),
+    "values": ("read_target",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOME.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
