@@ -8,7 +8,6 @@ from scipy import stats
 
 from privopt.planning.goldstein_certificate import (
     Certified,
-    certificate_multiplier,
     certificate_picture,
     free_certificate,
     free_findings,
@@ -91,15 +90,6 @@ def test_the_radius_reaches_the_farthest_point_and_the_smoothing_beyond():
     assert radius_of([1.0, 1.0], points, 0.25) == pytest.approx(5.25)
     assert radius_of([1.0, 1.0], points) >= 5.0
     assert radius_of(np.zeros((1, 2)), np.ones((3, 1, 2))) == pytest.approx(np.sqrt(2.0))
-
-
-def test_a_share_of_the_budget_goes_to_the_certificate():
-    steps, multiplier, share = 30, 4.0, 0.1
-    own = certificate_multiplier(multiplier, steps, share)
-    rho = steps / (2 * multiplier**2), 1 / (2 * own**2)
-    assert rho[1] / sum(rho) == pytest.approx(share)
-    with pytest.raises(ValueError, match="share must lie between 0 and 1"):
-        certificate_multiplier(multiplier, steps, 1.0)
 
 
 def test_findings_say_what_was_bounded_and_what_was_not():

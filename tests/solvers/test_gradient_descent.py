@@ -564,3 +564,11 @@ def test_steps_too_long_for_the_curvature_are_shortened_as_it_shows():
         ends.append(float(np.max(np.abs(np.asarray(found.params) - [0.3, -0.2, 0.1]))))
     assert not ends[0] < 1.0
     assert ends[1] < 1e-3
+
+
+def test_the_longest_step_counts_a_ridge_that_enters_by_its_gradient():
+    instance = Instance(Problem(losses.logistic, Ridge(10.0)), Public(n=1_000, d=3), Budget(1.0, 1e-6))
+    assert GradientDescent().longest_step(instance) == pytest.approx(4.0 / (3.0 * 0.25))
+    assert GradientDescent(shrinks=False).longest_step(instance) == pytest.approx(4.0 / (3.0 * 10.25))
+    with pytest.raises(ValueError, match="step_size must be at most"):
+        GradientDescent(shrinks=False, step_size=1.0).check_step_size(instance)

@@ -273,15 +273,6 @@ def test_a_quantile_of_distances():
     assert float(result.params) == pytest.approx(exact, rel=0.1)
     assert_replays(run, result, units.public)
     assert_rehearses(run, quantile.event(), units.public)
-    assert quantile.scaled(2.0).noise == Gaussian(10.0)
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_scaling_scales_every_gaussian(name):
-    scaled = EVERY[name].scaled(3.0)
-    assert scaled.noise.noise_multiplier == 6.0
-    test = getattr(scaled, "test", None)
-    assert test is None or test.noise_multiplier == 3.0
 
 
 @pytest.mark.parametrize(

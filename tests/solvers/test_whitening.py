@@ -17,7 +17,7 @@ from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning import shrinkage
 from privopt.planning.coordinates import RowSpectrum
-from privopt.planning.descent_theory import accelerated_bound, balanced_steps
+from privopt.planning.descent_theory import accelerated_bound
 from privopt.planning.task import Instance
 from privopt.planning.user_whitening import UserWhiteningRule
 from privopt.planning.whitening import LONGEST, WhiteningRule, default_ridge, denoised, signal_ridge
@@ -138,16 +138,19 @@ def test_the_spectrum_comes_back_from_noise(noise):
         (200_000, 55, 0.5, 1e-3, 2, 189, 0.0055980),
     ],
 )
-def test_balanced_steps_and_their_bound_match_the_reference(n, d, epsilon, delta, factor, steps, predicted):
+def test_the_bound_of_accelerated_steps_matches_the_reference(n, d, epsilon, delta, factor, steps, predicted):
     numbers = {
         "smoothness": 0.25,
         "distance": 10.0,
         "noise": factor / (n * gaussian_mu(epsilon, delta)),
         "parameters": d,
     }
-    found = math.floor(balanced_steps(**numbers))
-    assert found == steps
-    assert accelerated_bound(steps=found, **numbers) == pytest.approx(predicted, rel=1e-5)
+    assert accelerated_bound(steps=steps, **numbers) == pytest.approx(predicted, rel=1e-5)
+    assert (
+        accelerated_bound(steps=steps - 9, **numbers)
+        > predicted
+        < accelerated_bound(steps=steps + 9, **numbers)
+    )
 
 
 def test_the_bound_on_the_typical_row_holds_for_any_data():

@@ -12,7 +12,7 @@ Source: Lowy, Liu, Asi 2024, Algorithm 1.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, Self
 
 from privopt.curator.base import Curator
@@ -116,11 +116,6 @@ class QuantileMean(PrivateMean):
     def event(self) -> Event:
         """The event of the counts and of the mean, composed."""
         return sequence((self.quantile.event(), self.noise.event()))
-
-    def scaled(self, factor: float) -> Self:
-        """See `PrivateMean`."""
-        noise = Gaussian(self.noise.noise_multiplier * factor)
-        return replace(self, quantile=self.quantile.scaled(factor), noise=noise)
 
     def check(self, points: int, *, replaced: bool) -> None:
         """Accept any number of points."""

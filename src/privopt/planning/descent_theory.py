@@ -391,8 +391,7 @@ def _predicted_excess(instance: Instance, *, steps: int, clip: float) -> tuple[f
 
 
 # ------------------------------------------------------------------------------------------------------------
-# What theory promises of private accelerated descent on a convex problem, and the steps that balance its
-# two terms.
+# What theory promises of private accelerated descent on a convex problem.
 # Source:
 #     Wang, Ye, Xu 2017, Theorem 5.4, with noise in both of its steps and its constants worked out.
 def accelerated_bound(
@@ -410,12 +409,6 @@ def accelerated_bound(
     optimisation = 4.0 * smoothness * distance**2 / (steps + 1) ** 2
     privacy = steps * (steps + 3) * noise**2 * parameters / (6.0 * smoothness)
     return optimisation + privacy
-
-
-def balanced_steps(*, smoothness: float, distance: float, noise: float, parameters: int) -> float:
-    """The T that about minimises `accelerated_bound`: `(24 L^2 W^2 / (s^2 p))^(1/4)`; infinite without noise."""
-    spread = noise**2 * parameters
-    return math.inf if spread == 0 else (24.0 * smoothness**2 * distance**2 / spread) ** 0.25
 
 
 # ---- The curvature that a run's own releases show ----------------------------------------------------------

@@ -267,19 +267,6 @@ class Prediction:
         """Whether it says no more than that gradients are no longer than L."""
         return not self.value < self.lipschitz
 
-    @property
-    def finding(self) -> Finding:
-        """The bound in words."""
-        if self.vacuous:
-            return Finding(
-                self.value, "vacuous at this budget: every point has a mean gradient as short as that"
-            )
-        period = f", a fresh gradient every {self.period:,} steps" if self.period > 1 else ""
-        return Finding(
-            self.value,
-            f"the mean gradient's norm in expectation, in {self.steps:,} steps, {self.window:,} to a block{period}",
-        )
-
 
 def predict(
     method: Method,
@@ -385,16 +372,6 @@ def plan_bound(
     )
     of = f"norm of an average of the mean loss's gradients{smoothed} within {figure(task.radius)} of the result"
     return Bound(value, None, condition, of), ()
-
-
-def method_findings(
-    task: StationarityTask, *, oracle: Oracle = "gradients", most_steps: int | None = None
-) -> Mapping[str, Finding]:
-    """The bound of every method at its best setting, "vacuous at this budget" where it is: for a plan's indicators."""
-    return {
-        f"{method} bound": predict(method, task, oracle=oracle, most_steps=most_steps).finding
-        for method in METHODS
-    }
 
 
 def _bound(

@@ -133,18 +133,6 @@ def radius_of(point: ArrayLike, points: ArrayLike, smoothing: float = 0.0) -> fl
     return float(np.max(np.linalg.norm(rows - at, axis=1))) * (1.0 + _ROUNDING) + smoothing
 
 
-def certificate_multiplier(noise_multiplier: float, steps: int, share: float = CERTIFICATE_SHARE) -> float:
-    """The noise multiplier of a certificate that has `share` of the rho of itself and the run's T steps.
-
-    T steps of multiplier z cost rho = T / (2 z^2), which are 1 - share of all.
-    """
-    if not 0.0 < share < 1.0:
-        raise ValueError(
-            f"share must lie between 0 and 1, got {share!r}: it is the certificate's part of the budget."
-        )
-    return noise_multiplier * math.sqrt((1.0 - share) / (share * steps))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Certified:
     """What a certificate is about, in public numbers and releases.

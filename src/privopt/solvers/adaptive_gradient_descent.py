@@ -31,7 +31,7 @@ from privopt.problems.regularisers import NoRegulariser
 from privopt.public import Public
 from privopt.queries.slopes import ClippedGradient, GradientNorm
 from privopt.result import Outcome, Status
-from privopt.solvers.base import Solver
+from privopt.solvers.base import FilteredSolver
 from privopt.solvers.fields import choice, derived, guarded, number
 from privopt.solvers.stationary_selection import MOST_CANDIDATES, FlattestPoints, select_stationary
 
@@ -165,7 +165,7 @@ class Course:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaptiveGradientDescent(Solver):
+class AdaptiveGradientDescent(FilteredSolver):
     """Gradient descent whose noise shrinks with the gradient, until the budget is spent.
 
     A gradient is released with standard deviation `max(a0 N, s)` a coordinate, N the tracked norm of the gradient and
@@ -270,20 +270,6 @@ class AdaptiveGradientDescent(Solver):
         return None
 
     @property
-    def adaptive(self) -> bool:
-        return True
-
-    @property
-    def makes(self) -> tuple[int, int]:
-        """Nothing: it asks for sums over all units."""
-        return 0, 0
-
-    @property
-    def rho(self) -> float:
-        """What the filter holds, in zCDP; infinite without noise."""
-        return 0.5 / self.noise_multiplier**2 if self.noise_multiplier else math.inf
-
-    @property
     def selection(self) -> ExponentialMechanism:
         """The choice among iterates: of the share q of rho, hence of range 2 sqrt(q / (1 - q)) / noise multiplier."""
         if self.noise_multiplier == 0.0:
@@ -294,10 +280,9 @@ class AdaptiveGradientDescent(Solver):
 
     def event(self, public: Public) -> Event:
         """What the filter costs, and the choice among iterates if there is one."""
-        del public
         if self.most_steps == 0:
             return NoEvent()
-        whole = Gaussian(self.noise_multiplier).event()
+        whole = super().event(public)
         return sequence([whole, self.selection.event()]) if self.returns == "selected" else whole
 
     def releases(self) -> int:

@@ -234,7 +234,7 @@ def in_original(outcome: Outcome, coordinates: Coordinates) -> Outcome:
     return outcome._replace(params=coordinates.outward(outcome.params), findings=findings)
 
 
-# ---- What solvers have in common whose every step is one release over the data -----------------------------
+# ---- Solvers whose every step is one release over the data, and solvers under a filter ---------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,3 +259,28 @@ class StepwiseSolver(Solver):
     def releases(self) -> int:
         """One a step."""
         return self.steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilteredSolver(Solver):
+    """A solver whose releases are sums over all units, under a filter worth one Gaussian release of its multiplier."""
+
+    @property
+    def adaptive(self) -> bool:
+        """How many there are, and with which noise, may follow what was released."""
+        return True
+
+    @property
+    def makes(self) -> tuple[int, int]:
+        """Nothing: it asks for sums over all units."""
+        return 0, 0
+
+    @property
+    def rho(self) -> float:
+        """What the filter holds, in zCDP; infinite without noise."""
+        return 0.5 / self.noise_multiplier**2 if self.noise_multiplier else math.inf
+
+    def event(self, public: Public) -> Event:
+        """One Gaussian release, under which all others are made."""
+        del public
+        return Gaussian(self.noise_multiplier).event()

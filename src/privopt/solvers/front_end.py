@@ -58,10 +58,8 @@ class FrontEnd(Solver):
 
     def scaled(self, factor: float) -> Self:
         """All noise times `factor`."""
-        scaled = super().scaled(factor)
-        return (
-            scaled.with_(inner=self.inner.scaled(factor)) if self.inner.is_set("noise_multiplier") else scaled
-        )
+        inner = self.inner.scaled(factor) if self.inner.is_set("noise_multiplier") else self.inner
+        return self.with_(noise_multiplier=self._scaled_noise(factor), inner=inner)
 
     def releases(self) -> int:
         """Its own, and the inner solver's."""

@@ -194,7 +194,7 @@ class GradientDescent(StepwiseSolver):
         """
         falling = FallingNoise(ratio=ratio, distance=distance, most_steps=most_steps, growth=growth)
         plain: dict[str, Any] = {"momentum": 0.0, "returns": "last", "shrinks": False, "shares": "geometric"}
-        return cls(**plain | {"falling": falling} | fields)
+        return cls(falling=falling, **plain | fields)
 
     @property
     def title(self) -> str:

@@ -8,7 +8,7 @@ halt, or fall back to clipping around the centre given, with the noise that was 
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -35,7 +35,6 @@ from privopt.queries.users import (
 )
 from privopt.status import Status
 
-Noisy = TypeVar("Noisy", bound=Gaussian)
 Found = TypeVar("Found")
 
 
@@ -58,10 +57,6 @@ class PrivateMean(abc.ABC):
     @abc.abstractmethod
     def event(self) -> Event:
         """What it costs at most, however it ends: a fallback is made with noise that is paid for."""
-
-    @abc.abstractmethod
-    def scaled(self, factor: float) -> Self:
-        """The same with every noise multiplier of Gaussian noise `factor` times as large."""
 
     @abc.abstractmethod
     def check(self, points: int, *, replaced: bool) -> None:
@@ -104,10 +99,6 @@ class ClippedMean(PrivateMean):
     def event(self) -> Event:
         """One Gaussian release."""
         return self.noise.event()
-
-    def scaled(self, factor: float) -> Self:
-        """See `PrivateMean`."""
-        return replace(self, noise=louder(self.noise, factor))
 
     def check(self, points: int, *, replaced: bool) -> None:
         """Any points will do."""
@@ -158,10 +149,6 @@ class MeanBehindGaussianTest(MeanBehindTest):
         """The test with its bad events, and the mean."""
         return Sequence((self.test.event(), self.noise.event()))
 
-    def scaled(self, factor: float) -> Self:
-        """See `PrivateMean`."""
-        return replace(self, test=louder(self.test, factor), noise=louder(self.noise, factor))
-
 
 @dataclass(frozen=True, kw_only=True)
 class StableMean(MeanBehindGaussianTest):
@@ -207,7 +194,7 @@ class StableMean(MeanBehindGaussianTest):
                 outliers=self.outliers,
             )
 
-        return required(points, found(points), lambda count: found(count) is not None)
+        return required(points, found)
 
     def radius(self, numbers: StableNumbers) -> float:
         """c, the clip radius."""
@@ -216,7 +203,7 @@ class StableMean(MeanBehindGaussianTest):
     def release(self, curator: Curator, held: Held, centre: Array) -> MeanRelease:
         """See `PrivateMean`."""
         numbers = self.numbers(held.points, replaced=held.replaced)
-        around = _Around(curator, held, jnp.asarray(centre, jnp.float64), numbers)
+        around = _Around(held, jnp.asarray(centre, jnp.float64), numbers, curator.public.drawn)
         radius = self.radius(numbers)
         if float(curator.release(around.score(radius), self.test)) < numbers.threshold:
             return self.failed(curator, held, around.origin)
@@ -255,10 +242,6 @@ class StableMeanAuto(MeanBehindTest):
         """The search with its bad event, and the centre."""
         return Sequence((self.search.event(), self.noise.event()))
 
-    def scaled(self, factor: float) -> Self:
-        """See `PrivateMean`; the search has no Gaussian noise."""
-        return replace(self, noise=louder(self.noise, factor))
-
     def check(self, points: int, *, replaced: bool) -> None:
         """See `PrivateMean`."""
         self.numbers(points, replaced=replaced)
@@ -269,12 +252,12 @@ class StableMeanAuto(MeanBehindTest):
         def found(count: int) -> StableNumbers | None:
             return planning.sparse_test_numbers(count, self.search, replaced=replaced, outliers=self.outliers)
 
-        return required(points, found(points), lambda count: found(count) is not None)
+        return required(points, found)
 
     def release(self, curator: Curator, held: Held, centre: Array) -> MeanRelease:
         """See `PrivateMean`."""
         numbers = self.numbers(held.points, replaced=held.replaced)
-        around = _Around(curator, held, jnp.asarray(centre, jnp.float64), numbers)
+        around = _Around(held, jnp.asarray(centre, jnp.float64), numbers, curator.public.drawn)
         stream = curator.stream("radius search", self.search)
         for power in range(self.radii - 1, -1, -1):
             radius = self.largest / RATIO**power
@@ -287,26 +270,22 @@ class StableMeanAuto(MeanBehindTest):
 class _Around(NamedTuple):
     """Score and centre of some points at any radius."""
 
-    curator: Curator
     held: Held
     origin: Array
     numbers: StableNumbers
+    drawn: bool  # whether there may be more points than the public number
 
-    @property
-    def steps(self) -> int:
-        public = self.curator.public
-        # A drawn block may hold more units than its public size; the score is cut where N0 is not more than half.
-        return self.numbers.steps(2 * self.held.points if public.drawn else self.held.points)
+    def _at(self, radius: float) -> dict[str, Any]:
+        # The score is cut where N0 is not more than half.
+        steps = self.numbers.steps(2 * self.held.points if self.drawn else self.held.points)
+        place = {"held": self.held, "origin": self.origin, "radius": radius}
+        return {**place, "least": self.numbers.least, "steps": steps}
 
     def score(self, radius: float) -> HuberScore:
-        return HuberScore(
-            held=self.held, origin=self.origin, radius=radius, least=self.numbers.least, steps=self.steps
-        )
+        return HuberScore(**self._at(radius))
 
     def centre(self, radius: float) -> HuberCentre:
-        return HuberCentre(
-            held=self.held, origin=self.origin, radius=radius, least=self.numbers.least, steps=self.steps
-        )
+        return HuberCentre(**self._at(radius))
 
 
 def require_length(name: str, value: float) -> None:
@@ -319,16 +298,12 @@ def require_length(name: str, value: float) -> None:
         raise ValueError(f"{name} must be positive and finite, got {value!r}: it is a length.")
 
 
-def louder(noise: Noisy, factor: float) -> Noisy:
-    """The same mechanism with `factor` times the noise."""
-    return replace(noise, noise_multiplier=noise.noise_multiplier * factor)
-
-
-def required(points: int, found: Found | None, workable: Callable[[int], bool]) -> Found:
-    """What was found, or the error that names the smallest number of points that works."""
-    if found is None:
-        raise planning.too_few(points, planning.smallest_enough(workable))
-    return found
+def required(points: int, found: Callable[[int], Found | None]) -> Found:
+    """What is found for a number of points, or the error that names the smallest number for which something is."""
+    here = found(points)
+    if here is None:
+        raise planning.too_few(points, planning.smallest_enough(lambda count: found(count) is not None))
+    return here
 
 
 # ---- Means that keep the points with many others nearby: with weights, and as the paper has it --------------
@@ -359,10 +334,8 @@ class SoftFriendlyMean(MeanBehindGaussianTest):
         """See `PrivateMean`."""
         require_replaced(Held(points=points, replaced=replaced))
 
-        def passes(count: int) -> bool:
-            return self.test.threshold(self.least_weight, 3.0) < count
-
-        required(points, True if passes(points) else None, passes)
+        threshold = self.test.threshold(self.least_weight, 3.0)
+        required(points, lambda count: count if threshold < count else None)
 
     def release(self, curator: Curator, held: Held, centre: Array) -> MeanRelease:
         """See `PrivateMean`."""
@@ -406,10 +379,10 @@ class PaperOutlierMean(MeanBehindGaussianTest):
         """See `PrivateMean`."""
         require_replaced(Held(points=points, replaced=replaced))
 
-        def passes(count: int) -> bool:
-            return count >= 4 and self._threshold(count) < even(count)
+        def passing(count: int) -> int | None:
+            return count if count >= 4 and self._threshold(count) < even(count) else None
 
-        required(points, True if passes(points) else None, passes)
+        required(points, passing)
 
     def _threshold(self, points: int) -> float:
         count = even(points)
@@ -464,10 +437,6 @@ class NormQuantile:
     def event(self) -> Event:
         """All the counts."""
         return repeat(self.noise.event(), self.steps)
-
-    def scaled(self, factor: float) -> "NormQuantile":
-        """The same with noise `factor` times as large."""
-        return replace(self, noise=louder(self.noise, factor))
 
     def release(self, curator: Curator, held: Held, centre: Array) -> float:
         """The radius."""
@@ -534,7 +503,7 @@ class StableMeans:
                 sampled=self.sampled,
             )
 
-        return required(points, found(points), lambda count: found(count) is not None)
+        return required(points, found)
 
     def cost(self, points: int, *, replaced: bool) -> float:
         """K times a centre's noise over the spread, for a noise multiplier of 1: around a known centre it is 2."""
@@ -558,19 +527,13 @@ class StableMeans:
         """
         held = self._held(curator, tests, query)
         numbers = self.numbers(held.points, replaced=held.replaced)
-        origin = jnp.asarray(centre, jnp.float64)
-        place: dict[str, Any] = {
-            "held": held,
-            "origin": origin,
-            "radius": self.spread / numbers.inner,
-            "least": numbers.least,
-            # A drawn block may hold more units than its public size; the score is cut where N0 is not more than half.
-            "steps": numbers.steps(2 * held.points if curator.public.drawn or self.sampled else held.points),
-        }
-        if bool(tests.ask("answer", HuberScore(**place))):
-            return MeanRelease(origin, Status.HALTED)
-        moved = self._released(curator, tests, HuberCentre(**place))
-        return MeanRelease(origin + moved, Status.FINISHED)
+        drawn = curator.public.drawn or self.sampled
+        around = _Around(held, jnp.asarray(centre, jnp.float64), numbers, drawn)
+        radius = self.spread / numbers.inner
+        if bool(tests.ask("answer", around.score(radius))):
+            return MeanRelease(around.origin, Status.HALTED)
+        moved = self._released(curator, tests, around.centre(radius))
+        return MeanRelease(around.origin + moved, Status.FINISHED)
 
     def clipped(
         self, curator: Curator, tests: Stream, query: MeanQuery, centre: Array, radius: float

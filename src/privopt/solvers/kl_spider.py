@@ -12,7 +12,6 @@ from typing import ClassVar, Literal, NamedTuple, Self
 
 from privopt.curator.base import Curator
 from privopt.later import Array, Bool, Float, jax, jnp
-from privopt.ledger.events import Event
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_theory
 from privopt.planning.kl_phases import ROUNDING, Phase, PhasePlanner
@@ -25,7 +24,7 @@ from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.slopes import ClippedGradient, ClippedGradientDifference
 from privopt.result import Outcome, Status
-from privopt.solvers.base import Solver
+from privopt.solvers.base import FilteredSolver
 from privopt.solvers.fields import choice, derived, guarded, number, optional
 
 # ---- Defaults, bound and notices of KL Spider; `kl_phases` plans its phases --------------------------------
@@ -55,7 +54,7 @@ class Course:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KLSpider(Solver):
+class KLSpider(FilteredSolver):
     """Normalised descent in phases, each on one released gradient and released differences, with a bound beforehand.
 
     Attributes:
@@ -166,25 +165,6 @@ class KLSpider(Solver):
         if not self._has_start_gap(growth, problem):
             return "it needs a bound on the excess of the start: give `KL(..., gap=...)`"
         return None
-
-    @property
-    def adaptive(self) -> bool:
-        return True
-
-    @property
-    def makes(self) -> tuple[int, int]:
-        """Nothing: it asks for sums over all units."""
-        return 0, 0
-
-    @property
-    def rho(self) -> float:
-        """What the filter holds, in zCDP; infinite without noise."""
-        return 0.5 / self.noise_multiplier**2 if self.noise_multiplier else math.inf
-
-    def event(self, public: Public) -> Event:
-        """One Gaussian release, under which all others are made."""
-        del public
-        return Gaussian(self.noise_multiplier).event()
 
     def releases(self) -> int:
         """The most there can be; where phases are not planned yet, twice the steps, since they may be planned anew."""

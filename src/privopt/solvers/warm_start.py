@@ -159,5 +159,6 @@ class WarmStart(FrontEnd):
 
 def with_warm_start(solver: Solver, loss: Loss) -> Solver:
     """The solver; for a black box that asks for a warm start, behind one."""
-    wanted = isinstance(loss, BlackBox) and loss.warm_start and not isinstance(solver, WarmStart)
-    return WarmStart(inner=solver, candidates=loss.warm_start) if wanted else solver
+    if not isinstance(loss, BlackBox) or not loss.warm_start or isinstance(solver, WarmStart):
+        return solver
+    return WarmStart(inner=solver, candidates=loss.warm_start)

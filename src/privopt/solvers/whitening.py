@@ -37,6 +37,7 @@ from privopt.queries.moments import SecondMoment, TargetMagnitudes, unpack
 from privopt.result import Outcome
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import number, optional
+from privopt.solvers.front_end import FrontEnd
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.needs import FewFeatures, GeneralisedLinear, Need, NoSet, RidgeAtMost
 from privopt.solvers.stages import Stage, at_level, rescaled
@@ -101,7 +102,7 @@ def fitted(loss: Loss) -> Fitted | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Whitening(Solver):
+class Whitening(FrontEnd):
     """Release one noisy second moment of the rows, then run an inner solver in the coordinates that it gives.
 
     Attributes:
@@ -133,6 +134,7 @@ class Whitening(Solver):
     """
 
     name: ClassVar[str] = "whitening"
+    title_of: ClassVar[str] = "whitened {}"
     needs: ClassVar[tuple[Need, ...]] = (
         GeneralisedLinear(
             "whitening maps the rows of a generalised-linear loss, and this loss is the user's own"
@@ -178,25 +180,10 @@ class Whitening(Solver):
             )
 
     @property
-    def title(self) -> str:
-        """The inner solver's title after the word "whitened"."""
-        return f"whitened {self.inner.title}"
-
-    @property
-    def adaptive(self) -> bool:
-        """As the inner solver."""
-        return self.inner.adaptive
-
-    @property
     def makes(self) -> tuple[int, int]:
         """The inner solver's blocks and maps, one map to v, and one for each stage that corrects predictions."""
         blocks, maps = self.inner.makes
         return blocks, maps + 1 + sum(share != 0 for share in (self.rescaling_share, self.quantile_share))
-
-    @property
-    def rests_on_convexity(self) -> str:
-        """As the inner solver."""
-        return self.inner.rests_on_convexity
 
     @property
     def weighs_groups(self) -> bool:
@@ -206,10 +193,6 @@ class Whitening(Solver):
     def event(self, public: Public) -> Event:
         """Counts' magnitudes, the second moment, the inner solver's, scale and shift, a quantile's shares; in order."""
         return self._event_around(self.inner.event(public), self.noise_multiplier)
-
-    def scaled(self, factor: float) -> Self:
-        """The same solver with the noise of its own releases and of the inner solver times `factor`."""
-        return self.with_(noise_multiplier=self._scaled_noise(factor), inner=self.inner.scaled(factor))
 
     def scaled_event(self, public: Public, factor: float) -> Event:
         """The event with all this noise times `factor`."""
