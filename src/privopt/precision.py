@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from typing import Any
 
@@ -47,7 +47,7 @@ def require_double_precision() -> None:
 
 
 @contextlib.contextmanager
-def run_in_numpy(*, is_so: bool = True) -> Iterator[None]:
+def run_in_numpy(*, is_so: bool = True) -> Generator[None]:
     """A run in which points, releases and steps are NumPy's, in float64, and sums of few records as well.
 
     Args:
@@ -88,7 +88,7 @@ def jitted(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return called
 
 
-def as_released(value: Any) -> Array:
+def as_released(value: Any) -> Any:
     """A released array for a run, which does not write to it: NumPy's in a run in NumPy, else JAX's."""
     if is_in_numpy():
         view = np.asarray(value).view()

@@ -354,7 +354,8 @@ def target_magnitudes_sum(
         private_places = np.searchsorted(ends[:-1], private_sizes)
         private_entries = np.minimum(private_sizes / ends[private_places], shrunk_radius(query.radius()))
         private_shares = np.where(units.private_present[where], private_entries, 0.0)
-        total.add(np.bincount(private_places, private_shares, len(ends)), stop - start)
+        private_sums: Any = np.bincount(private_places, private_shares, len(ends))
+        total.add(private_sums, stop - start)
     return total.total()
 
 

@@ -3,6 +3,8 @@
 A run says by public sizes whether it is in NumPy, see `precision`; then an engine sums so, wherever the records are.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
@@ -44,7 +46,7 @@ def plain_sum(
         additions, as `rounding_bound` supposes.
     """
     points = np.ascontiguousarray(np.asarray(form.points, np.float64).T)
-    aim = shrunk_radius(float(form.radius))
+    aim = float(shrunk_radius(float(form.radius)))
     count = units.private_count if private_draw is None else len(private_draw)
     step = min(block_length(units.public.d), BLOCK_ROWS)
     total = BlockedSum((form.outputs, units.public.d))
@@ -53,14 +55,15 @@ def plain_sum(
         where = slice(start, stop) if private_draw is None else private_draw[start:stop]
         if isinstance(units.private_features, sparse.csr_array):
             private_rows = units.private_features[where].astype(np.float64)
-            private_predictions = private_rows @ points.T
+            private_predictions: Any = private_rows @ points.T
         else:
             private_rows = np.ascontiguousarray(take_rows(units.private_features, where), np.float64)
             private_predictions = np.stack(
                 [np.einsum("ij,j->i", private_rows, point) for point in points], axis=1
             )
-        private_there, private_targets = private_norms[where], units.private_targets[where]
-        private_raw = form.coefficients(private_predictions, private_targets, private_there)
+        private_there: Any = private_norms[where]
+        private_targets: Any = units.private_targets[where]
+        private_raw: Any = form.coefficients(private_predictions, private_targets, private_there)
         if form.outputs == 1:
             private_kept = _clipped(private_raw[:, 0], aim * private_inverses[where])[None]
         else:

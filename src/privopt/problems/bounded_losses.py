@@ -13,8 +13,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import numpy as np
-
 from privopt.later import jax, jnp
 from privopt.named_arguments import refuses_unknown
 from privopt.precision import arrays_of
@@ -257,7 +255,8 @@ def smoothed_step_slope(position: Values, halfwidth: float) -> Values:
 
 def sigmoid(position: Values) -> Values:
     """`1 / (1 + exp(-x))`."""
-    return jax.nn.sigmoid(position) if arrays_of(position) is jnp else 1.0 / (1.0 + np.exp(-position))
+    xp = arrays_of(position)
+    return jax.nn.sigmoid(position) if xp is jnp else 1.0 / (1.0 + xp.exp(-position))
 
 
 def as_label(target: Values) -> Values:

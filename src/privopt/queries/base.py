@@ -69,7 +69,7 @@ def static() -> Any:
     return field(metadata={"static": True})
 
 
-def shrunk_radius(radius: Scalar) -> Array:
+def shrunk_radius(radius: Scalar) -> Scalar:
     """The radius that a clip aims at, never above the stated one.
 
     Args:

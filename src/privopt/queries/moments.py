@@ -1,7 +1,7 @@
 """The mean second moment `a a^T` of the rows, as a flat vector in which Gaussian noise is isotropic."""
 
 import math
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,8 +113,8 @@ def pack(matrix: Float[Array, "d d"]) -> Float[Array, " k"]:
     return matrix[rows, columns] * weights
 
 
-def unpack(vector: Float[Array, " k"], d: int) -> Float[Array, "d d"]:
-    """The symmetric matrix of a packed vector; the inverse of `pack`.
+def unpack(vector: Any, d: int) -> Any:
+    """The symmetric matrix (d, d) of a packed vector; the inverse of `pack`.
 
     Raises:
         ValueError: the vector does not have d (d + 1) / 2 entries.

@@ -215,7 +215,8 @@ def guarded(step: Callable[..., State]) -> Callable[..., State]:
                 for leaf in moved
                 if np.issubdtype(np.result_type(leaf), np.floating)
             )
-            return (moved if finite else state)._replace(finite=np.bool_(finite))
+            ended: Any = moved if finite else state
+            return ended._replace(finite=np.bool_(finite))
         finite = _is_finite(moved) & state.finite  # type: ignore[attr-defined]
         still = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, state)
         return still._replace(finite=finite)
