@@ -66,6 +66,7 @@ def _environment(form: Form) -> Any:
     environment: Any = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDERS),
         autoescape=True,
+        auto_reload=False,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
