@@ -29,10 +29,6 @@ from privopt.public import Public, Relation
 from privopt.report.words import duration, number, several, several_or, size
 from privopt.solvers.registry import SOLVERS
 
-MEANING = {
-    Relation.REPLACE_ONE: "replace-one: its data may be replaced by any other",
-    Relation.ADD_OR_REMOVE_ONE: "add-or-remove-one: it may be there or not",
-}
 PUBLIC_NUMBER = {
     Relation.REPLACE_ONE: "under replace-one their number is public",
     Relation.ADD_OR_REMOVE_ONE: "a public number that is not exceeded; how many there are stays private",
@@ -57,7 +53,7 @@ def run(files: Sequence[str], options: Options, *, as_json: bool = False) -> Non
     terminal = Console(stderr=True) if as_json else screen.console()
     n, how_n = options.n, "given by --n"
     if files:
-        n, how_n = units_of(opened(files, task), files, task, terminal)
+        n, how_n = units_of(opened(files, task), files, n, task.groups, terminal)
     assert n is not None
     estimator = task.estimator(n)
     if as_json:
@@ -94,9 +90,8 @@ def announce(
     plan = task.plan(estimator, n)
     require_held(plan, placement)
     placed = [*place_rows(task, plan, placement), *tenth_rows(task, estimator, plan)]
-    screen.show_rows(terminal, title, [*_rows(task, plan, n, how_n), *placed, *on_account(plan)])
-    for warning in screen.warnings(plan, task.options.random_state):
-        screen.warn(terminal, warning)
+    rows = [*_rows(task, plan, n, how_n), *placed, *on_account(plan)]
+    screen.show_plan(terminal, title, rows, plan, task.options.random_state)
     return plan
 
 
@@ -107,7 +102,7 @@ def _rows(task: Task, plan: Plan, n: int, how_n: str) -> list[tuple[str, str]]:
     if task.unit == "user":
         protected = f"one user ({named(task.groups)}): {promise(plan.public)};"
     rows = [
-        ("protected", f"{protected} among {n:,}; {MEANING[relation]}"),
+        ("protected", f"{protected} among {n:,}; {screen.MEANING[relation]}"),
         *([("objective", objective(plan.public))] if task.unit == "user" else []),
         ("n", f"{n:,} {task.unit}s, {how_n}; {PUBLIC_NUMBER[relation]}"),
         ("price", screen.price_row(plan, check_delta(task.options.delta, n)[1])),

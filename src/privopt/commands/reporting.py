@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from privopt.commands import screen
-from privopt.commands.model_directory import UNREADABLE, SavedModel, limited
+from privopt.commands.limits import limited
 from privopt.commands.screen import Mistake
 from privopt.errors import PrivoptError
+from privopt.estimators import saving
 from privopt.verification.signatures import SIGNATURE_FILE, check_key
 
 
@@ -21,13 +22,13 @@ def run(directory: Path, *, path_only: bool, work: float, sign_key: Path | None 
     if sign_key is not None:
         check_key(sign_key)
     with limited(work, f"the report of {str(directory)!r}"):
-        saved = SavedModel.read(directory)
+        model = saving.load(directory)
         if sign_key is not None:
             (directory / SIGNATURE_FILE).unlink(missing_ok=True)
         try:
-            page = saved.write_report(directory)
-            text = str(saved.report)
-        except UNREADABLE as error:  # of numbers that no run has
+            page = saving.write_report(model, directory)
+            text = str(model.privacy_)
+        except saving.UNREADABLE as error:  # of numbers that no run has
             if isinstance(error, PrivoptError):
                 raise
             raise Mistake(
@@ -35,7 +36,7 @@ def run(directory: Path, *, path_only: bool, work: float, sign_key: Path | None 
                 "another version of privopt."
             ) from None
     if sign_key is not None:
-        saved.sign(directory, sign_key)
+        saving.sign_folder(directory, sign_key)
     terminal = screen.console()
     if path_only:
         terminal.out(page.resolve())
