@@ -65,7 +65,7 @@ def test_an_account_is_created_shown_and_exported() -> None:
     printed = account(*CREATE, "--unit", "record")
     assert "Opened the account of 'patients'" in printed
     assert "keeps epsilon = 2, delta = 1e-06, for all fits together" in printed
-    assert "protected one record; replace-one: the data of one may be replaced by any other" in printed
+    assert "protected one record; replace-one: its data may be replaced by any other" in printed
     assert "move and back up both together" in printed
     assert "paid for 0 fits" in account("show", "budget.sqlite")
     pay(Account(path="budget.sqlite"), "weekly report")

@@ -10,9 +10,8 @@ import pytest
 from tests.support.turns import but_later
 from typer.testing import CliRunner
 
-from privopt import LogisticRegression
+from privopt import LogisticRegression, load
 from privopt.cli import app
-from privopt.commands.model_directory import SavedModel
 from privopt.tables import TabularEncoder
 from privopt.tables.diagnosis import OUTSIDE
 from privopt.tables.table import Table
@@ -119,18 +118,18 @@ def test_missing_cells_of_a_table_follow_the_rule_that_is_asked_for(
     asked += ["--solver", "gradient-descent", "--missing", missing]
     ended = run("fit", folder / "t.csv", *asked, "--output", folder / missing)
     assert ended.exit_code == 0, ended.output
-    saved, where = SavedModel.read(folder / missing), folder / f"{missing}.parquet"
-    assert saved.estimator.coef_.shape == (1, width)
+    saved, where = load(folder / missing), folder / f"{missing}.parquet"
+    assert saved.coef_.shape == (1, width)
     assert run("predict", folder / missing, folder / "t.csv", "--output", where).exit_code == 0
     assert len(pd.read_parquet(where)) == ROWS
-    assert any("Missing cells" in sentence for sentence in saved.report.declared)
-    names = list(saved.encoder.get_feature_names_out())
+    assert any("Missing cells" in sentence for sentence in saved.privacy_.declared)
+    names = list(saved.encoder_.get_feature_names_out())
     assert ("smoker missing" in names) == (missing == "indicator")
     assert "age missing" not in names
     options: dict[str, Any] = {"epsilon": 5.0, "delta": 1e-5, "random_state": 1, "solver": "gradient-descent"}
     opened = Table.open(folder / "t.csv", schema)
     model = LogisticRegression(missing=missing, **options).fit(opened)
-    np.testing.assert_allclose(model.coef_, saved.estimator.coef_)
+    np.testing.assert_allclose(model.coef_, saved.coef_)
     assert model.predict(opened).tolist() == pd.read_parquet(where)["prediction"].tolist()
 
 

@@ -20,16 +20,16 @@ from rich.console import Console
 from tests.support.report_schema import require_valid
 from typer.testing import CliRunner
 
-from privopt import Account, LogisticRegression
+from privopt import Account, LogisticRegression, load
 from privopt.cli import app
 from privopt.commands import fitting, options, planning, screen
-from privopt.commands.model_directory import SavedModel
 from privopt.commands.options import Options
 from privopt.commands.task import MODELS, Task
 from privopt.curator.local import LocalCurator
 from privopt.errors import STAYS_CHARGED, DataUnavailable
+from privopt.estimators import saving
 from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Weighting
-from privopt.tables import TableError, TabularEncoder, read_target
+from privopt.tables import TableError, TabularEncoder
 from privopt.tables.table import EncodedRecords, Table
 
 ROWS = 600
@@ -365,18 +365,14 @@ def test_a_model_that_is_read_back_predicts_what_was_fitted(model: str, folder: 
         schema=folder / "schema.json", schema_name=target, epsilon=3.0, delta="1e-5", model=model
     )
     task = Task.of(options)
-    table = make_table()
-    features = task.encoder.fit(table).transform(table)
-    estimator = task.estimator(ROWS).fit(features, read_target(table, task.schema))
-    saved = SavedModel.of(task, estimator, sparse=False)
-    saved.write(tmp_path / "model")
-    again = SavedModel.read(tmp_path / "model")
-    np.testing.assert_array_equal(again.estimator.predict(features), estimator.predict(features))
+    table = Table.open(folder / "table.parquet", task.schema)
+    features = task.encoder.transform(make_table())
+    estimator = task.estimator(ROWS).fit(table)
+    again = load(estimator.save(tmp_path / "model"))
+    np.testing.assert_array_equal(again.predict(features), estimator.predict(features))
     if hasattr(estimator, "predict_proba"):
-        np.testing.assert_array_equal(
-            again.estimator.predict_proba(features), estimator.predict_proba(features)
-        )
-    assert again.report == saved.report
+        np.testing.assert_array_equal(again.predict_proba(features), estimator.predict_proba(features))
+    assert again.privacy_.to_dict() | {"model": None} == estimator.privacy_.to_dict() | {"model": None}
 
 
 def test_a_model_directory_with_an_earlier_name_of_an_argument_is_read(
@@ -384,11 +380,11 @@ def test_a_model_directory_with_an_earlier_name_of_an_argument_is_read(
 ) -> None:
     directory = tmp_path / "model"
     assert run(*fit_arguments(folder, "ill", directory)).exit_code == 0
-    fresh, document = SavedModel.read(directory).estimator, directory / "model.json"
+    fresh, document = load(directory), directory / "model.json"
     text = document.read_text(encoding="utf-8")
     assert text.count('"scale_share": 0.05') == 2  # of the estimator, and of the recipe of a replay
     document.write_text(text.replace('"scale_share": 0.05', '"scale_budget": 0.07', 1), encoding="utf-8")
-    again = SavedModel.read(directory).estimator
+    again = load(directory)
     assert again.scale_share == 0.07
     np.testing.assert_array_equal(again.coef_, fresh.coef_)
 
@@ -674,8 +670,19 @@ MISTAKES = {
     "a plan without schema": ("plan {budget} --n 100", "give --schema"),
     "a plan without epsilon": ("plan {schema} --delta auto --n 100", "give --epsilon"),
     "no model to predict with": ("predict nowhere table.csv --output out.parquet", "no model directory"),
-    "predictions as text": ("predict {model} table.csv --output out.csv", "end in .parquet"),
-    "predictions nowhere": ("predict {model} table.csv --output no/where.parquet", "does not exist"),
+    "predictions as text": (
+        "predict {model} table.csv --output out.txt",
+        "must end in .parquet, .pq, .csv, .tsv, .feather or .arrow",
+    ),
+    "predictions nowhere": ("predict {model} table.csv --output no/where.parquet", "cannot be written to"),
+    "predictions beside no column": (
+        "predict {model} table.csv --output out.csv --keep persons",
+        "--keep: The table has no column 'persons': did you mean 'person'?",
+    ),
+    "predictions beside their like": (
+        "predict {model} likes.csv --output out.csv --keep prediction",
+        "--keep 'prediction' has the name of a column of predictions",
+    ),
     "predictions over the table": (
         "predict {model} table.parquet --output table.parquet",
         "the table itself",
@@ -698,6 +705,7 @@ def mishaps(folder: Path) -> Path:
     table = make_table()
     table[["age", "smoker", "ill"]].to_csv(folder / "narrow.csv", index=False)
     table.head(0).to_csv(folder / "empty.csv", index=False)
+    table.assign(prediction=0).to_csv(folder / "likes.csv", index=False)
     table.assign(person="").to_csv(folder / "nobody.csv", index=False)
     (folder / "broken.parquet").write_bytes(b"PAR1 no more PAR1")
     (folder / "odd.json").write_text(json.dumps({"columns": {"age": {"kind": "nmu"}}}))
@@ -836,20 +844,20 @@ def test_the_place_for_the_model_is_written_to_before_anything_is_read(
 def test_a_model_that_is_paid_for_is_written_elsewhere_when_its_place_fails(
     folder: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = SavedModel.write
+    write = saving.write
 
-    def fail_at_first(saved: SavedModel, directory: Path) -> None:
+    def fail_at_first(model: Any, directory: Path) -> None:
         if directory == tmp_path / "model":
             raise TableError(f"The model directory {str(directory)!r} cannot be written: no space left.")
-        write(saved, directory)
+        write(model, directory)
 
-    monkeypatch.setattr(SavedModel, "write", fail_at_first)
+    monkeypatch.setattr(saving, "write", fail_at_first)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     outcome = run(*fit_arguments(folder, "ill", tmp_path / "model"))
     assert outcome.exit_code == 0, outcome.output
     assert "paid for, and is written to" in flat(outcome.output)
     (elsewhere,) = tmp_path.glob("privopt-model-*")
-    assert SavedModel.read(elsewhere).target == "ill"
+    assert load(elsewhere / "model").encoder_.target == "ill"
 
 
 # ---- odd tables ------------------------------------------------------------------------

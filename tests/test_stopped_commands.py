@@ -18,10 +18,9 @@ from typer.testing import CliRunner
 from privopt import Account
 from privopt.cli import app
 from privopt.commands import planning, synthesizing
-from privopt.commands.model_directory import SavedModel
 from privopt.commands.paying import Paying
 from privopt.curator.local import LocalCurator
-from privopt.estimators import table_source
+from privopt.estimators import saving, table_source
 from privopt.estimators.synthetic_data import SyntheticData
 from privopt.ledger.account_file import AccountFile
 from privopt.tables.table import EncodedRecords
@@ -92,9 +91,9 @@ def test_before_the_fit_begins_nothing_is_spent(
 
 LATE = {
     "fit, a release": ("fit", LocalCurator, "private_value", "Stopped after 0 of "),
-    "fit, writing": ("fit", SavedModel, "write", "The fit was made"),
+    "fit, writing": ("fit", saving, "write", "The fit was made"),
     "synthesize, a release": ("synthesize", LocalCurator, "private_value", "Stopped after 0 of "),
-    "synthesize, writing": ("synthesize", synthesizing, "replace_file", "The fit was made"),
+    "synthesize, writing": ("synthesize", synthesizing, "new_table", "The fit was made"),
 }
 
 

@@ -110,7 +110,7 @@ MISTAKES = [
     (("--epsilon", 1, "--delta", "auto"), "give --output"),
     (("--delta", "auto", "--output", "x.parquet"), "give --epsilon"),
     (("--epsilon", 1, "--output", "x.parquet"), "give --delta"),
-    ((*BUDGET, "--output", "x.csv"), "must end in .parquet"),
+    ((*BUDGET, "--output", "x.xls"), "must end in .parquet, .pq, .csv"),
     ((*BUDGET, "--output", "nowhere/x.parquet"), "cannot be written to"),
     ((*BUDGET, "--output", "x.parquet", "--relation", "add-or-remove-one"), "give --n"),
     ((*BUDGET, "--output", "x.parquet", "--n", 1), "--n must be at least 2"),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         RobustClassifier,
         RobustRegressor,
     )
+    from privopt.estimators.saving import load
     from privopt.estimators.selection import PrivateSearchCV
     from privopt.estimators.synthetic_data import SyntheticData
     from privopt.ledger.account import Account
@@ -80,6 +81,7 @@ __all__ = [
     "clip_from",
     "constraints",
     "double_precision",
+    "load",
     "losses",
     "minimax",
     "minimize",
@@ -128,6 +130,7 @@ _HOME = {
     "solvers": "privopt",
     "papers": "privopt",
     "double_precision": "privopt.precision",
+    "load": "privopt.estimators.saving",
     "losses": "privopt.problems",
     "minimize": "privopt.solve",
     "plan": "privopt.solve",

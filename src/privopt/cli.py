@@ -30,6 +30,7 @@ from privopt.commands.options import (
     RequireReplay,
     SignKey,
     SynthesisOptions,
+    TableOutput,
     Tables,
     TrustedKeys,
     UnitName,
@@ -37,11 +38,21 @@ from privopt.commands.options import (
     number_option,
     on_this_machine,
     option,
+    output_option,
     place_option,
     with_options,
 )
-from privopt.commands.screen import AskingCommand, PlainCommand, PlainGroup, clearer, typed_number
+from privopt.commands.screen import (
+    AskingCommand,
+    PlainCommand,
+    PlainGroup,
+    clearer,
+    public_arguments,
+    sentence_about,
+    typed_number,
+)
 from privopt.engine.on_ray.starting import leave
+from privopt.errors import STAYS_CHARGED, DataUnavailable, notes_of
 from privopt.printable import printable
 
 DEBUG = "PRIVOPT_DEBUG"
@@ -92,17 +103,12 @@ class OneSentenceGroup(PlainGroup):
             return super().invoke(ctx)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) or self._interrupts.came:
-                from privopt.errors import notes_of
-
                 self._spent = notes_of(error)[-1:]  # the command's own, where it had begun to spend
             raise
 
 
 def _explain(error: Exception) -> int:
     """Say what went wrong; the trace only to those who asked for it."""
-    from privopt.commands.screen import sentence_about
-    from privopt.errors import STAYS_CHARGED, DataUnavailable, notes_of
-
     if os.environ.get(DEBUG) == "1":
         traceback.print_exc()
     sentence = sentence_about(error)
@@ -136,7 +142,7 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def _root(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    version: Annotated[bool, typer.Option("--version", "-V", help="Print the version and exit.")] = False,
 ) -> None:
     """Private models from tables, with a guarantee that is priced before the data is read."""
     if version:
@@ -152,7 +158,7 @@ def _root(
 def fit(
     table: Tables,
     options: FitOptions,
-    output: Annotated[Path | None, place_option("--output", "Model directory to write. Required.")] = None,
+    output: Annotated[Path | None, output_option("Model directory to write. Required.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model in the directory.")] = False,
     sign_key: SignKey = None,
 ) -> None:
@@ -193,7 +199,7 @@ def check(
 def synthesize(
     table: Tables,
     options: SynthesisOptions,
-    output: Annotated[Path | None, place_option("--output", "Parquet file to write. Required.")] = None,
+    output: TableOutput = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
     sign_key: SignKey = None,
 ) -> None:
@@ -207,12 +213,16 @@ def synthesize(
 def predict(
     directory: ModelDirectory,
     table: Tables,
-    output: Annotated[Path | None, place_option("--output", "Parquet file to write. Required.")] = None,
+    output: TableOutput = None,
+    keep: Annotated[
+        list[str] | None,
+        option("--keep", "Column of the table to copy beside the predictions, such as an id; repeat it."),
+    ] = None,
 ) -> None:
     """Predict for the rows of a table; its target may be missing."""
     from privopt.commands import prediction
 
-    prediction.run(directory, table or [], output=output)
+    prediction.run(directory, table or [], output=output, keep=keep or [])
 
 
 @app.command(cls=PlainCommand)
@@ -264,7 +274,7 @@ def verify(
 @app.command(cls=PlainCommand)
 def demo(
     output: Annotated[
-        Path, typer.Option("--output", help="Folder for the reports.", callback=on_this_machine)
+        Path, typer.Option("--output", "-o", help="Folder for the reports.", callback=on_this_machine)
     ] = Path("demo-output"),
 ) -> None:
     """Private models of medical records, beside non-private ones."""
@@ -344,7 +354,7 @@ def account_show(
 @account.command("export", cls=PlainCommand)
 def account_export(
     file: AccountFile = None,
-    output: Annotated[Path | None, place_option("--output", "JSON file; default: the terminal.")] = None,
+    output: Annotated[Path | None, output_option("JSON file; default: the terminal.")] = None,
     as_of: AsOf = None,
 ) -> None:
     """Write every payment with its events, price and hash as JSON."""
@@ -369,7 +379,6 @@ def audit_map(
 ) -> None:
     """Say which files and lines a solver's guarantee rests on: what somebody who checks it has to read."""
     from privopt.commands import audit_map
-    from privopt.commands.screen import public_arguments
 
     with public_arguments():
         audit_map.run(solver, engine=engine.value, as_json=as_json, as_markdown=as_markdown)
@@ -403,7 +412,6 @@ def attack(
 ) -> None:
     """Attack models on made-up data: a lower bound on epsilon for each; exit code 0 if no claim is refuted, else 1."""
     from privopt.commands import attacking
-    from privopt.commands.screen import public_arguments
     from privopt.ledger.amounts import Budget
 
     with public_arguments():

@@ -247,7 +247,7 @@ def attempts(folder: Path, chosen: Callable[[str], bool] = lambda _: True) -> It
     """
     from privopt.cli import app
 
-    good = save_small_model(folder / "good")
+    good = save_small_model(folder / "good", of_table=True)
     (folder / "rows.csv").write_text("a,b\n" + "0.5,0.1\n" * 5000)
     for name, document, arrays, packed in files(good):
         if not chosen(name):

@@ -1,8 +1,7 @@
-"""Reading CSV and Parquet, only what the schema names, and writing predictions."""
+"""Reading CSV and Parquet, only what the schema names, and writing tables."""
 
 import gzip
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,19 +10,18 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 import pytest
 
+import privopt.tables.io
 from privopt.tables import (
     Schema,
     TableError,
     TabularEncoder,
-    open_table,
     read_table,
     read_target,
     row_count,
     table_columns,
     user_keys,
-    write_predictions,
 )
-from privopt.tables.io import guarded
+from privopt.tables.io import WRITERS, check_written, guarded, new_table
 
 SCHEMA = Schema.from_json(
     {
@@ -75,45 +73,13 @@ def test_every_format_gives_the_same_features_targets_and_users(files: dict[str,
         assert read_table(path, SCHEMA, columns=["town", "age"]).column_names == ["town", "age"]
 
 
-def test_an_opened_table_gives_what_a_read_one_gives_and_reads_a_column_when_it_is_asked_for(
-    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoder = TabularEncoder(SCHEMA)
-    for path in files.values():
-        read, opened = (
-            make(path, SCHEMA, columns=["town", "age", "y", "person"]) for make in (read_table, open_table)
-        )
-        assert opened.column_names == read.column_names
-        assert opened.num_rows == read.num_rows
-        two = TabularEncoder(SCHEMA, features=["town", "age"])
-        np.testing.assert_array_equal(two.fit(opened).transform(opened), two.fit(read).transform(read))
-        assert read_target(opened, SCHEMA).tolist() == read_target(read, SCHEMA).tolist()
-        assert user_keys(opened, "person").tolist() == user_keys(read, "person").tolist()
-        with pytest.raises(TableError, match="no column 'member'"):
-            encoder.transform(opened)
-    asked: list[list[str]] = []
-    plain = pq.ParquetFile.read_row_group
-
-    def noted(self: pq.ParquetFile, group: int, columns: list[str]) -> Any:
-        asked.append(columns)
-        return plain(self, group, columns=columns)
-
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", noted)
-    opened = open_table(files[".parquet"], SCHEMA)
-    assert asked == []
-    np.testing.assert_array_equal(encoder.transform(opened), encoder.transform(FRAME))
-    assert asked == [["age"], ["town"], ["member"]]
-
-
 def test_damage_in_a_column_is_one_sentence_when_it_is_read(tmp_path: Path, files: dict[str, Path]) -> None:
     content = bytearray(files[".parquet"].read_bytes())
     content[4:120] = b"\xff" * 116  # the first pages, not the footer
-    opened = open_table(written(tmp_path / "damaged.parquet", bytes(content)), SCHEMA, columns=["town", "y"])
+    path = written(tmp_path / "damaged.parquet", bytes(content))
     with pytest.raises(TableError, match=r"damaged|well-formed") as caught:
-        [opened.column(name) for name in ("town", "y")]
+        read_table(path, SCHEMA, columns=["town", "y"])
     assert "\n" not in str(caught.value)
-    with pytest.raises(TableError, match="well-formed Parquet"):
-        open_table(written(tmp_path / "no.parquet", b"hush"), SCHEMA, columns=["age"])
 
 
 def test_a_csv_cell_that_is_no_number_is_missing(tmp_path: Path) -> None:
@@ -195,30 +161,60 @@ def test_csv_has_no_form_for_lists(tmp_path: Path) -> None:
         read_table(path, schema)
 
 
-def test_predictions_are_written_and_replaced_whole(tmp_path: Path) -> None:
-    path = tmp_path / "predictions.parquet"
-    write_predictions(path, np.array(["a", "b"]), probabilities={"a": [0.75, 0.25], "b": [0.25, 0.75]})
-    table = pq.read_table(path)
-    assert table.column_names == ["prediction", "probability_a", "probability_b"]
-    assert table["prediction"].to_pylist() == ["a", "b"]
-    write_predictions(path, [1.5])
-    assert pq.read_table(path).to_pydict() == {"prediction": [1.5]}
-    assert [each.name for each in tmp_path.iterdir()] == ["predictions.parquet"]
+READERS = {
+    ".parquet": pd.read_parquet,
+    ".pq": pd.read_parquet,
+    ".csv": pd.read_csv,
+    ".tsv": lambda path: pd.read_csv(path, sep="\t"),
+    ".feather": pd.read_feather,
+    ".arrow": pd.read_feather,
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "error", "sentence"),
-    [
-        ("p.csv", {}, TableError, r"let .* end in \.parquet"),
-        ("absent/p.parquet", {}, TableError, "cannot be written: No such file"),
-        ("p.parquet", {"probabilities": {0: [1.0, 1.0]}}, ValueError, "one value per row"),
-    ],
-)
-def test_predictions_that_cannot_be_written(
-    tmp_path: Path, name: str, arguments: dict[str, Any], error: type[Exception], sentence: str
+@pytest.mark.parametrize("end", WRITERS)
+def test_a_table_is_written_piece_by_piece_and_replaced_whole(
+    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(error, match=sentence):
-        write_predictions(tmp_path / name, [1], **arguments)
+    monkeypatch.setattr(privopt.tables.io, "GROUP_ROWS", 2)
+    path, read = tmp_path / f"Rows{end}", READERS[end]
+    path.write_text("what stood here before")
+    first = {"x": ["a", None, "c"], "y": [1.5, 2.5, 3.5]}
+    pieces = [first, {"x": ['say "d", e'], "y": [4.5]}, {"x": ["f"], "y": [5.5]}]
+    with new_table(path) as write:
+        for piece in pieces:
+            write(pa.table(piece))
+        assert path.read_text() == "what stood here before"
+    assert read(path).fillna("-").to_dict("list") == {
+        "x": ["a", "-", "c", 'say "d", e', "f"],
+        "y": [1.5, 2.5, 3.5, 4.5, 5.5],
+    }
+    with pytest.raises(RuntimeError, match="halfway"):
+        _stopped_halfway(path)
+    assert len(read(path)) == 5
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+    check_written(path, pa.table(first))
+
+
+def _stopped_halfway(path: Path) -> None:
+    with new_table(path) as write:
+        write(pa.table({"x": ["a", "b", "c"]}))
+        raise RuntimeError("halfway")
+
+
+def test_a_table_that_cannot_be_written_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match=r"must end in \.parquet, \.pq, \.csv, \.tsv, \.feather or \.arrow"):
+        check_written(tmp_path / "rows.xlsx")
+    lists = pa.schema({"age": pa.int64(), "words": pa.list_(pa.int32())}).empty_table()
+    with pytest.raises(
+        TableError, match=r"'words' holds list<.*>, which \.csv has no form for: write \.parquet"
+    ):
+        check_written(tmp_path / "rows.csv", lists)
+    check_written(tmp_path / "rows.feather", lists)
+    with (
+        pytest.raises(TableError, match="cannot be written: No such file"),
+        new_table(tmp_path / "absent" / "rows.csv"),
+    ):
+        pass
     assert not list(tmp_path.iterdir())
 
 

@@ -235,6 +235,7 @@ def test_several_runs_have_no_other_members(folder):
 
 
 def test_the_page_beside_a_report_is_named_as_not_checked(folder):
+    (folder / "report.html").unlink()
     assert not any("report.html" in said for said in verify(folder)[0].declared)
     (folder / "report.html").write_text("<h1>epsilon 0.001</h1>")
     for path in (folder, folder / "report.json"):

@@ -19,7 +19,6 @@ from privopt.ledger.claims import CounterBeside, CounterFolder
 from privopt.ledger.default_account import ACCOUNT, Line, Policy, Statement
 from privopt.ledger.ledger import SEEDED
 from privopt.printable import printable
-from privopt.public import Relation
 from privopt.report.words import at_most, number, several
 
 MOST_LINES = 20  # payments shown
@@ -29,17 +28,13 @@ ADDED_UP = {
     "gaussian": "by Gaussian differential privacy (fits with Gaussian noise alone)",
     "basic": "by adding epsilons and deltas (every fit)",
 }
-MEANING = {
-    Relation.REPLACE_ONE: "replace-one: the data of one may be replaced by any other",
-    Relation.ADD_OR_REMOVE_ONE: "add-or-remove-one: one may be there or not",
-}
 
 
 def create(
-    path: Path | None,
-    data_set: str | None,
-    epsilon: float | None,
-    delta: float | None,
+    path: Path,
+    data_set: str,
+    epsilon: float,
+    delta: float,
     relation: str,
     unit: Any,
     composition: Any,
@@ -58,10 +53,6 @@ def create(
             "--delta": (delta, "the total delta of all fits together, well below 1 / n"),
         }
     )
-    assert path is not None
-    assert data_set is not None
-    assert epsilon is not None
-    assert delta is not None
     with public_arguments():
         account = Account.create(
             path,
@@ -123,7 +114,7 @@ def export(path: Path | None, *, output: Path | None, as_of: str | None) -> None
     try:
         replace_file(output, text.encode("utf-8"))
     except OSError as error:
-        reason = (error.strerror or "the system refused").lower()
+        reason = screen.reason_of(error)
         raise Mistake(f"--output {str(output)!r} cannot be written to: {reason}.") from None
 
 
@@ -185,7 +176,7 @@ def _terms(statement: Statement) -> list[tuple[str, str]]:
     protected = "every fit protects as the first does" if statement.unit is None else f"one {statement.unit}"
     return [
         ("keeps", f"{terms.budget}, for all fits together"),
-        ("protected", f"{protected}; {MEANING[terms.relation]}"),
+        ("protected", f"{protected}; {screen.MEANING[terms.relation]}"),
         ("fits add up", ADDED_UP[terms.composition]),
         *(
             (("set aside", f"delta {number(terms.bad_event_delta, 3)} for bad events and rounding"),)

@@ -46,22 +46,20 @@ def run(
     Raises:
         Mistake: there is nothing of such a name, or the claim is none.
     """
-    unknown = [name for name in names if name not in SUBJECTS]
-    if unknown:
-        raise Mistake(f"--estimator must be one of {', '.join(SUBJECTS)}, got {unknown[0]!r}.")
-    unknown = [name for name in solvers if name not in NAMES]
-    if unknown:
-        raise Mistake(f"--solver must be one of {', '.join(NAMES)}, got {unknown[0]!r}.")
+    for option, given, known in (("--estimator", names, SUBJECTS), ("--solver", solvers, NAMES)):
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            raise Mistake(f"{option} must be one of {', '.join(known)}, got {unknown[0]!r}.")
     if names and everything:
         raise Mistake("--all attacks every estimator: leave out --estimator, or --all.")
     if check_epsilon(budget.epsilon) > MOST_EPSILON or not 0 < budget.delta < 1:
         raise Mistake(
             f"an attack needs a claim: an --epsilon of at most {MOST_EPSILON:,.0f}, and a --delta above 0 and below 1."
         )
-    if not 2 <= runs <= MOST_RUNS:
-        raise Mistake(f"--runs must be from 2 to {MOST_RUNS:,}, got {runs}.")
-    if not FEWEST_PAIRS <= pairs <= MOST_PAIRS:
-        raise Mistake(f"--pairs must be from {FEWEST_PAIRS} to {MOST_PAIRS:,}, got {pairs}.")
+    ranges = (("--runs", runs, 2, MOST_RUNS), ("--pairs", pairs, FEWEST_PAIRS, MOST_PAIRS))
+    for option, count, least, most in ranges:
+        if not least <= count <= most:
+            raise Mistake(f"{option} must be from {least} to {most:,}, got {count}.")
     usual = () if solvers else USUAL
     chosen = list(SUBJECTS) if everything else list(dict.fromkeys(names or usual))
     attacks = planned(chosen, solvers, budget, runs=runs, pairs=pairs)

@@ -39,10 +39,8 @@ def limited(seconds: float, what: str) -> Generator[None]:
             "it comes from."
         )
 
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGPROF"):
-        yield
-        return
-    if signal.getsignal(signal.SIGPROF) is not signal.SIG_DFL:
+    is_main = threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGPROF")
+    if not is_main or signal.getsignal(signal.SIGPROF) is not signal.SIG_DFL:
         yield
         return
     signal.signal(signal.SIGPROF, stop)

@@ -19,74 +19,18 @@ from privopt.errors import ArgumentError
 MAX_RECORDS, WEIGHTING, QUANTILE = 100, "record", 0.5  # the first two as in `privopt.public`
 WORK = 8.0  # processor seconds that a file from anywhere may take, unless a person allows it more
 _URI_AS_PATH = re.compile(r"\s*[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # `Path` makes one stroke of two
-
-
-class ModelName(StrEnum):
-    """What to fit."""
-
-    LOGISTIC = "logistic"
-    LINEAR = "linear"
-    SVM = "svm"
-    POISSON = "poisson"
-    QUANTILE = "quantile"
-    HUBER = "huber"
-    ROBUST = "robust"
-
-
-class RelationName(StrEnum):
-    """The neighbouring relation."""
-
-    REPLACE_ONE = "replace-one"
-    ADD_OR_REMOVE_ONE = "add-or-remove-one"
-
-
-class MissingName(StrEnum):
-    """What becomes of missing cells."""
-
-    MIDPOINT = "midpoint"
-    ZERO = "zero"
-    INDICATOR = "indicator"
-
-
-class StorageName(StrEnum):
-    """The format of the stored rows."""
-
-    FLOAT32 = "float32"
-    FLOAT64 = "float64"
-    INT16 = "int16"
-    INT8 = "int8"
-
-
-class UnitName(StrEnum):
-    """What a fit protects."""
-
-    RECORD = "record"
-    USER = "user"
-
-
-class CompositionName(StrEnum):
-    """How the fits of an account add up."""
-
-    ZCDP = "zcdp"
-    GAUSSIAN = "gaussian"
-    BASIC = "basic"
-
-
-class WeightingName(StrEnum):
-    """How a user's weight grows with their number of records."""
-
-    USER = "user"
-    SQRT = "sqrt"
-    RECORD = "record"
-
-
-class PlaceOption(StrEnum):
-    """Where rows are kept."""
-
-    AUTO = "auto"
-    MEMORY = "memory"
-    STREAM = "stream"
-    RAY = "ray"
+# What an option may be, by the names that are typed.
+ModelName = StrEnum("ModelName", "LOGISTIC LINEAR SVM POISSON QUANTILE HUBER ROBUST")
+RelationName = StrEnum(
+    "RelationName", {"REPLACE_ONE": "replace-one", "ADD_OR_REMOVE_ONE": "add-or-remove-one"}
+)
+MissingName = StrEnum("MissingName", "MIDPOINT ZERO INDICATOR")
+StorageName = StrEnum("StorageName", "FLOAT32 FLOAT64 INT16 INT8")
+UnitName = StrEnum("UnitName", "RECORD USER")
+CompositionName = StrEnum("CompositionName", "ZCDP GAUSSIAN BASIC")
+WeightingName = StrEnum("WeightingName", "USER SQRT RECORD")
+PlaceOption = StrEnum("PlaceOption", "AUTO MEMORY STREAM RAY")
+EngineOption = StrEnum("EngineOption", {"FAST": "fast", "REFERENCE": "reference"})
 
 
 def on_this_machine(place: Path | None) -> Path | None:
@@ -111,6 +55,11 @@ def option(name: str, text: str, **more: Any) -> Any:
 def place_option(name: str, text: str, **more: Any) -> Any:
     """An option that names a folder or a file of this machine."""
     return option(name, text, callback=on_this_machine, **more)
+
+
+def output_option(text: str) -> Any:
+    """The option that names what is written."""
+    return typer.Option("--output", "-o", help=text, show_default=False, callback=on_this_machine)
 
 
 def number_option(name: str, text: str, **more: Any) -> Any:
@@ -149,13 +98,6 @@ Work = Annotated[
 ]
 
 
-class EngineOption(StrEnum):
-    """What computes on the records."""
-
-    FAST = "fast"
-    REFERENCE = "reference"
-
-
 Tables = Annotated[
     list[str],
     typer.Argument(
@@ -172,6 +114,9 @@ CountedTables = Annotated[
         show_default=False,
     ),
 ]
+TableOutput = Annotated[
+    Path | None, output_option("File to write: .parquet, .csv, .tsv or .feather. Required.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 ModelDirectory = Annotated[
     Path, typer.Argument(metavar="DIR", help="Model directory.", show_default=False, callback=on_this_machine)
@@ -180,44 +125,7 @@ ModelDirectory = Annotated[
 MOST_UNITS, MOST_ROWS = 10**12, 10**8  # `public.MOST_UNITS`, which would load NumPy for a help page
 
 # Options that several commands have.
-_Schema = Annotated[
-    Path | None,
-    place_option("--schema", "JSON file with the columns' public ranges and levels. Required."),
-]
-_SchemaName = Annotated[str | None, option("--schema-name", "Which entry of the schema file.")]
-_Epsilon = Annotated[
-    float | None,
-    number_option("--epsilon", "Privacy budget; 1 is common, less is more private. Required."),
-]
-_Delta = Annotated[
-    str | None,
-    option("--delta", "Probability that the epsilon bound fails, or 'auto': 1 / n^2. Required."),
-]
-_MaxRecords = Annotated[
-    int | None,
-    option(
-        "--max-records",
-        f"With --group: records used of one user; default: {MAX_RECORDS}.",
-        min=1,
-        max=MOST_UNITS,
-    ),
-]
 Neighbouring = Annotated[RelationName, typer.Option("--relation", help="What a neighbouring data set is.")]
-_N = Annotated[
-    int | None, option("--n", "Public number of records, or of users with --group.", max=MOST_UNITS)
-]
-_Account = Annotated[
-    Path | None,
-    place_option(
-        "--account", "File of the account that pays; default: the project's. See `privopt account`."
-    ),
-]
-_DataSet = Annotated[
-    str | None, option("--data-set", "The owner's name of the data, which must be the account's.")
-]
-_RandomState = Annotated[
-    int | None, option("--random-state", "Reproducible noise: the result is NOT PRIVATE.", min=0)
-]
 _Resume = Annotated[
     Path | None,
     place_option(
@@ -227,8 +135,65 @@ _Resume = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
+class SchemaOptions:
+    """The description of a table, as it was typed. A field is an option; its annotation says what the help says."""
+
+    schema: Annotated[
+        Path | None,
+        place_option("--schema", "JSON file with the columns' public ranges and levels. Required."),
+    ] = None
+    schema_name: Annotated[str | None, option("--schema-name", "Which entry of the schema file.")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetOptions(SchemaOptions):
+    """What is protected, how strongly, and who pays, as it was typed."""
+
+    epsilon: Annotated[
+        float | None,
+        number_option("--epsilon", "Privacy budget; 1 is common, less is more private. Required."),
+    ] = None
+    delta: Annotated[
+        str | None,
+        option("--delta", "Probability that the epsilon bound fails, or 'auto': 1 / n^2. Required."),
+    ] = None
+    group: Annotated[
+        list[str] | None,
+        option(
+            "--group",
+            "Column that says whose record a row is: protects users whole. Repeat it if several columns name a user.",
+        ),
+    ] = None
+    max_records: Annotated[
+        int | None,
+        option(
+            "--max-records",
+            f"With --group: records used of one user; default: {MAX_RECORDS}.",
+            min=1,
+            max=MOST_UNITS,
+        ),
+    ] = None
+    relation: Neighbouring = RelationName.REPLACE_ONE
+    n: Annotated[
+        int | None, option("--n", "Public number of records, or of users with --group.", max=MOST_UNITS)
+    ] = None
+    account: Annotated[
+        Path | None,
+        place_option(
+            "--account", "File of the account that pays; default: the project's. See `privopt account`."
+        ),
+    ] = None
+    data_set: Annotated[
+        str | None, option("--data-set", "The owner's name of the data, which must be the account's.")
+    ] = None
+    random_state: Annotated[
+        int | None, option("--random-state", "Reproducible noise: the result is NOT PRIVATE.", min=0)
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlaceOptions:
-    """Where the records of a fit are kept, as it was typed; a field is an option, as in `Options`."""
+    """Where the records of a fit are kept, as it was typed."""
 
     engine: Annotated[
         PlaceOption,
@@ -255,25 +220,13 @@ class PlaceOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(PlaceOptions):
-    """What was typed, as it was typed. A field is an option; its annotation says what the help says."""
+class Options(PlaceOptions, BudgetOptions):
+    """What was typed for `privopt plan`: what is fitted."""
 
-    schema: _Schema = None
-    schema_name: _SchemaName = None
     target: Annotated[str | None, option("--target", "Column to predict; default: the schema's.")] = None
-    epsilon: _Epsilon = None
-    delta: _Delta = None
     model: Annotated[
         ModelName | None, option("--model", "Default: logistic for classes, linear for numbers.")
     ] = None
-    group: Annotated[
-        list[str] | None,
-        option(
-            "--group",
-            "Column that says whose record a row is: protects users whole. Repeat it if several columns name a user.",
-        ),
-    ] = None
-    max_records: _MaxRecords = None
     weighting: Annotated[
         WeightingName | None,
         option(
@@ -289,8 +242,6 @@ class Options(PlaceOptions):
             "With --group: your guess of the records of a typical user; default: the root of --max-records.",
         ),
     ] = None
-    relation: Neighbouring = RelationName.REPLACE_ONE
-    n: _N = None
     quantile: Annotated[
         float | None, option("--quantile", f"Level, for --model quantile; default: {QUANTILE:g}.")
     ] = None
@@ -310,9 +261,6 @@ class Options(PlaceOptions):
         ),
     ] = StorageName.FLOAT32
     solver: Annotated[str, typer.Option("--solver", help="Name of a solver; see `privopt plan`.")] = "auto"
-    account: _Account = None
-    data_set: _DataSet = None
-    random_state: _RandomState = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,28 +271,22 @@ class FitOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckOptions:
-    """What was typed for `privopt check`; a field is an option, as in `Options`."""
+class CheckOptions(SchemaOptions):
+    """What was typed for `privopt check`."""
 
-    schema: _Schema = None
-    schema_name: _SchemaName = None
     show_values: Annotated[
         bool, typer.Option("--show-values", help="Quote the most frequent cells that cannot be read.")
     ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class SynthesisOptions:
-    """What was typed for `privopt synthesize`; a field is an option, as in `Options`."""
+class SynthesisOptions(BudgetOptions):
+    """What was typed for `privopt synthesize`."""
 
-    schema: _Schema = None
-    schema_name: _SchemaName = None
     workload: Annotated[
         str,
         typer.Option("--workload", help="What rows shall be right about: 1-way, 2-way or 3-way marginals."),
     ] = "2-way"
-    epsilon: _Epsilon = None
-    delta: _Delta = None
     method: Annotated[str, typer.Option("--method", help="Name of a synthesizer.")] = "auto"
     engine: Annotated[
         str | None,
@@ -360,18 +302,6 @@ class SynthesisOptions:
     bins: Annotated[
         int | None, option("--bins", "Bins of a number; default: by the number of units.", min=1)
     ] = None
-    group: Annotated[
-        list[str] | None,
-        option(
-            "--group", "Column that says whose record a row is: protects users whole. Repeat it for several."
-        ),
-    ] = None
-    max_records: _MaxRecords = None
-    relation: Neighbouring = RelationName.REPLACE_ONE
-    n: _N = None
-    account: _Account = None
-    data_set: _DataSet = None
-    random_state: _RandomState = None
     resume: _Resume = None
 
 

@@ -48,7 +48,7 @@ def run(files: Sequence[str], options: Options, *, as_json: bool = False) -> Non
     terminal = Console(stderr=True) if as_json else screen.console()
     n, how_n = options.n, "given by --n"
     if files:
-        n, how_n = units_of(opened(files, task), files, task, terminal)
+        n, how_n = units_of(opened(files, task), files, n, task.groups, terminal)
     assert n is not None
     estimator = task.estimator(n)
     if as_json:
@@ -88,9 +88,8 @@ def announce(
         "place": _place(task, plan, placement),
         "tenth": _tenth(task, estimator, plan),
     }
-    screen.show_rows(terminal, title, [*forms.rows("plan.j2", "fit", facts), *on_account(plan)])
-    for warning in screen.warnings(plan, task.options.random_state):
-        screen.warn(terminal, warning)
+    rows = [*forms.rows("plan.j2", "fit", facts), *on_account(plan)]
+    screen.show_plan(terminal, title, rows, plan, task.options.random_state)
     return plan
 
 

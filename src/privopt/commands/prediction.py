@@ -1,29 +1,28 @@
-"""`privopt predict`: a released model applied to the rows of a table, a few at a time."""
+"""`privopt predict`: predictions for the rows of a table, a few rows at a time."""
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from privopt.atomic_files import new_file
 from privopt.commands import screen
 from privopt.commands.limits import limited
-from privopt.commands.model_directory import SavedModel
 from privopt.commands.options import WORK
+from privopt.commands.outputs import table_file
 from privopt.commands.screen import GIVE_TABLE, Mistake, require_given
 from privopt.engine.placement import Placement
+from privopt.estimators.saving import load
 from privopt.tables.errors import TableError
+from privopt.tables.io import check_written, new_table
 from privopt.tables.places import located
+from privopt.tables.row_blocks import RowBlocks
 from privopt.tables.schema import Schema
 from privopt.tables.table import Table
 
 
-def run(directory: Path | None, files: Sequence[str], *, output: Path | None) -> None:
-    """Write one prediction for each row; memory does not grow with the table.
+def run(directory: Path | None, files: Sequence[str], *, output: Path | None, keep: Sequence[str]) -> None:
+    """Write one prediction for each row, beside the columns to be kept; memory does not grow with the table.
 
     Raises:
         Mistake, TableError: something that was typed cannot be used.
@@ -33,37 +32,44 @@ def run(directory: Path | None, files: Sequence[str], *, output: Path | None) ->
         {
             "DIR": (directory, "the model directory"),
             "TABLE": (list(files), GIVE_TABLE),
-            "--output": (output, "the Parquet file to write the predictions to"),
+            "--output": (output, "the file to write the predictions to"),
         }
     )
     assert directory is not None
     assert output is not None
-    if output.suffix.lower() not in (".parquet", ".pq"):
-        raise Mistake(f"--output {str(output)!r} must end in .parquet: predictions are written as Parquet.")
-    if not output.resolve().parent.is_dir():
-        raise Mistake(f"--output {str(output)!r} lies in a folder that does not exist.")
+    table_file(output, overwrite=True)
     with limited(WORK, f"the model {str(directory)!r}"):
-        saved = SavedModel.read(directory)
-    table = Table(located(files), Schema.from_json(saved.encoder.schema), target=None, placement=Placement())
+        model = load(directory)
+    if model.encoder_ is None:
+        raise Mistake(
+            f"the model {str(directory)!r} was fitted to features, without a schema that makes them of a table: "
+            "predict in Python, with privopt.load(...).predict(X)."
+        )
+    encoder = model.encoder_
+    table = Table(located(files), Schema.from_json(encoder.schema), target=None, placement=Placement())
     if table.holds(output):
         raise Mistake(f"--output {str(output)!r} is the table itself: give another file.")
-    table.require([block.column for block in saved.encoder.blocks_])
-    estimator, labels = saved.estimator, list[object]()
-    if hasattr(estimator, "predict_proba"):
-        labels = list(estimator.classes_)
+    table.require([block.column for block in encoder.blocks_])
+    labels = list(model.classes_) if hasattr(model, "predict_proba") else []
+    names = ["prediction", *(f"probability_{label}" for label in labels)]
+    keep = list(dict.fromkeys(keep))
+    kept = _kept(table, keep, names)
+    if kept is not None:
+        check_written(output, kept.empty())
     written, terminal = 0, screen.console()
     with screen.working(terminal, "Counting records: texts are read for it once."):
         rows = table.row_count()
-    with (
-        screen.row_bar(terminal, "Predicting", rows) as advance,
-        written_predictions(output, labels) as write,
-    ):
-        for private_features in table.features(saved.encoder):
-            by_class = estimator.predict_proba(private_features) if labels else None
-            write(estimator.predict(private_features), by_class)
-            written += private_features.shape[0]
-            advance(private_features.shape[0])
-    names = ["prediction", *(f"probability_{label}" for label in labels)]
+    with screen.row_bar(terminal, "Predicting", rows) as advance, new_table(output) as write:
+        for private_features in table.features(encoder):
+            count = private_features.shape[0]
+            private_columns = [] if kept is None else _plain(kept, written, written + count)
+            private_columns.append(model.predict(private_features))
+            if labels:
+                private_columns += list(model.predict_proba(private_features).T)
+            write(pa.table(private_columns, names=[*keep, *names]))
+            written += count
+            advance(count)
+    names = [*keep, *names]
     shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     screen.show_rows(
         terminal,
@@ -78,52 +84,44 @@ def run(directory: Path | None, files: Sequence[str], *, output: Path | None) ->
     )
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Predictions as a Parquet file that is written a few rows at a time, and is there whole or not at all.
-GROUP_ROWS = 2**17  # of a row group
-
-Write = Callable[[Any, Any], None]
-
-
-@contextmanager
-def written_predictions(path: Path, labels: Sequence[Any] = ()) -> Generator[Write]:
-    """Around the writing of predictions: gives the function that takes the next rows' predictions and probabilities.
+def _kept(table: Table, names: Sequence[str], made: Sequence[str]) -> RowBlocks | None:
+    """The columns of a table to be copied; None for none.
 
     Args:
-        path: where to; an existing file is replaced at the end, in one step.
-        labels: the classes, in the order of the columns of probabilities; none where there are no probabilities.
+        table: opened.
+        names: of the columns.
+        made: the columns beside which they stand.
     Raises:
-        TableError: there is no room, or the folder cannot be written to.
+        Mistake: the table has no such column, or it has the name of one that is made.
     """
-    kept: list[Any] = []
-    writer: Any = None
-    names = [f"probability_{label}" for label in labels]
-
+    for name in names:
+        if name in made:
+            raise Mistake(f"--keep {name!r} has the name of a column of predictions: rename it in the table.")
     try:
-        with new_file(path) as stream:
+        return table.as_stored(names) if names else None
+    except TableError as error:
+        raise Mistake(f"--keep: {error}") from None
 
-            def flush() -> None:
-                nonlocal writer
-                if not kept:
-                    return
-                table = pa.concat_tables(kept)
-                kept.clear()
-                if writer is None:
-                    writer = pq.ParquetWriter(stream, table.schema, compression="zstd")
-                writer.write_table(table)
 
-            def write(prediction: Any, by_class: Any) -> None:
-                columns = {"prediction": np.asarray(prediction)}
-                columns |= {name: np.asarray(by_class)[:, place] for place, name in enumerate(names)}
-                kept.append(pa.table(columns))
-                if sum(each.num_rows for each in kept) >= GROUP_ROWS:
-                    flush()
+def _plain(kept: RowBlocks, start: int, stop: int) -> list[Any]:
+    """Some rows, texts as such, not as places in a dictionary; a cell that is no UTF-8 text is missing."""
+    private_table = pa.concat_tables(list(kept.read(start, stop)) or [kept.empty()]).unify_dictionaries()
+    return [_readable(private_column) for private_column in private_table.columns]
 
-            yield write
-            flush()
-            if writer is not None:
-                writer.close()
-    except OSError as error:
-        raise TableError(
-            f"{str(path)!r} cannot be written: {error.strerror or 'the system refused'}."
-        ) from None
+
+def _readable(private_column: Any) -> Any:
+    if pa.types.is_dictionary(private_column.type):
+        private_column = private_column.cast(private_column.type.value_type)
+    try:
+        private_column.validate(full=True)
+    except pa.ArrowInvalid:
+        private_cells = private_column.cast(pa.binary()).to_pylist()
+        return pa.array([_text(cell) for cell in private_cells], private_column.type)
+    return private_column
+
+
+def _text(private_cell: bytes | None) -> str | None:
+    try:
+        return None if private_cell is None else private_cell.decode()
+    except UnicodeDecodeError:
+        return None

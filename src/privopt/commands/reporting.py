@@ -37,9 +37,7 @@ def run(directory: Path, *, path_only: bool, work: float, sign_key: Path | None 
                 "another version of privopt."
             ) from None
     if sign_key is not None:
-        from privopt.commands.model_directory import SavedModel
-
-        SavedModel.sign(directory, sign_key)
+        stored.sign_folder(directory, sign_key)
     terminal = screen.console()
     if path_only:
         terminal.out(page.resolve())
@@ -51,6 +49,6 @@ def run(directory: Path, *, path_only: bool, work: float, sign_key: Path | None 
 
 def _put_together(directory: Path) -> PrivacyReport:
     """The report of the model that a directory holds, whose encoder names the features."""
-    from privopt.commands.model_directory import SavedModel
+    from privopt.estimators import saving  # late: a report that is stored needs no estimator
 
-    return SavedModel.read(directory).report
+    return saving.report_of(saving.load(directory))

@@ -13,16 +13,22 @@ from typer.core import TyperCommand, TyperGroup
 
 from privopt.errors import PrivoptError
 from privopt.printable import printable
+from privopt.public import Relation
 from privopt.report.words import number, several
 
 if TYPE_CHECKING:
     from privopt.curator.base import Observer
     from privopt.planning.plan import Plan
+    from privopt.report.report import PrivacyReport
 
 NOT_PRIVATE_SEED = (
     "NOT PRIVATE: the noise comes from --random-state {seed}; whoever knows or guesses it can subtract the noise. Use "
     "a seed to test, never for a model that leaves your hands."
 )
+MEANING = {
+    Relation.REPLACE_ONE: "replace-one: its data may be replaced by any other",
+    Relation.ADD_OR_REMOVE_ONE: "add-or-remove-one: it may be there or not",
+}
 MOST_TEXT = 10_000  # letters of a line
 NOTHING_SPENT = "Nothing was spent: no release was made."
 NOTHING_NOW = "Nothing was spent now; what the run in --resume was charged before stays charged."
@@ -63,6 +69,15 @@ def warnings(plan: "Plan", seed: int | None) -> list[str]:
     """Why a fit by a plan, with noise from a seed if there is one, would not be private."""
     by_seed = [] if seed is None else [NOT_PRIVATE_SEED.format(seed=seed)]
     return by_seed + ([] if plan.budget.is_private else [NOT_PRIVATE_EPSILON])
+
+
+def show_plan(
+    screen: Console, title: str, rows: Sequence[tuple[str, str]], plan: "Plan", seed: int | None
+) -> None:
+    """A plan as labelled lines, and why a fit by it would not be private."""
+    show_rows(screen, title, rows)
+    for warning in warnings(plan, seed):
+        warn(screen, warning)
 
 
 def price_row(plan: "Plan", how_delta: str = "") -> str:
@@ -112,6 +127,15 @@ def plan_facts(plan: "Plan", n: int, how_n: str, how_delta: str) -> dict[str, An
         "indicators": plan.indicator_sentences,
         "notices": plan.notices if plan.budget.is_private else (),
     }
+
+
+def guarantee_rows(report: "PrivacyReport") -> list[tuple[str, str]]:
+    """What a run that is done guarantees, and how it ended, as labelled lines."""
+    guarantee = f"epsilon {number(report.epsilon)} at delta {number(report.delta, 3)}"
+    return [
+        ("guarantee", guarantee if report.is_private else "none: NOT PRIVATE"),
+        ("status", report.status),
+    ]
 
 
 @contextmanager
@@ -268,6 +292,11 @@ class Mistake(PrivoptError, ValueError):
     """What was typed cannot be done; the message is one sentence that says what to do."""
 
 
+def reason_of(error: OSError) -> str:
+    """Why the system refused, in a few words."""
+    return (error.strerror or "the system refused").lower()
+
+
 def sentence_about(error: Exception) -> str | None:
     """The sentence for a user's mistake; None for an error of ours.
 
@@ -278,7 +307,7 @@ def sentence_about(error: Exception) -> str | None:
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         place = f"{str(error.filename)!r} cannot be used" if error.filename else "the system refused"
-        return f"{place}: {error.strerror.lower()}."
+        return f"{place}: {reason_of(error)}."
     if isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and str(error).startswith(_NO_MEMORY_ON_DEVICE)
     ):
@@ -339,14 +368,12 @@ def require_given(needed: Mapping[str, tuple[Any, str]]) -> None:
         raise Mistake(f"give {together}.")
 
 
-def check_epsilon(epsilon: float | None) -> float:
+def check_epsilon(epsilon: float) -> float:
     """The epsilon, positive; infinite for no privacy.
 
     Raises:
-        Mistake: it is missing or not positive.
+        Mistake: it is not positive.
     """
-    if epsilon is None:
-        raise Mistake(f"give --epsilon: {GIVE_EPSILON}.")
     if not epsilon > 0:
         raise Mistake(
             f"--epsilon must be positive, got {epsilon:g}: 1 is a common choice, smaller is more private."
@@ -363,14 +390,12 @@ def check_delta(delta: str | None, n: int) -> tuple[float, str]:
     """The delta and how it came about.
 
     Raises:
-        Mistake: it is missing, no number, or not a probability above 0.
+        Mistake: it is no number, or not a probability above 0.
     """
-    if delta is None:
-        raise Mistake(f"give --delta: {GIVE_DELTA}.")
     if delta == "auto":
         return 1.0 / float(n) ** 2, "1 / n^2, which declares that n is public"
     try:
-        value = float(delta)
+        value = float(delta or "nan")
     except ValueError:
         value = math.nan
     if not 0 < value < 1:

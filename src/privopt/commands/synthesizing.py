@@ -1,38 +1,32 @@
 """`privopt synthesize`: the plan first, then the data, then synthetic rows and the report beside them."""
 
-import io
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 from rich.console import Console
 
-from privopt.atomic_files import replace_file
 from privopt.commands import screen
 from privopt.commands.options import MAX_RECORDS, SynthesisOptions
+from privopt.commands.outputs import table_file, written
 from privopt.commands.paying import Paying, account_for, resumable_in
 from privopt.commands.screen import (
     GIVE_TABLE,
     Mistake,
     check_delta,
-    check_epsilon,
     public_arguments,
     require_given,
 )
-from privopt.commands.task import named, needed_options
-from privopt.data.user_keys import user_count
+from privopt.commands.task import checked_budget, needed_options, units_of
 from privopt.engine.placement import Placement
-from privopt.estimators import table_source
 from privopt.estimators.synthetic_data import SyntheticData, SyntheticError
 from privopt.planning.plan import Plan
 from privopt.report import forms
 from privopt.report.words import number, several
-from privopt.tables.io import PARQUET
-from privopt.tables.places import located, shown_name
+from privopt.tables.io import new_table
+from privopt.tables.places import located
 from privopt.tables.schema import Schema
 from privopt.tables.table import Table
 from privopt.verification.signatures import check_key, sign, signature_beside
@@ -54,16 +48,16 @@ def run(
     require_given(
         {
             "TABLE": (list(files), GIVE_TABLE),
-            "--output": (output, "the Parquet file to write the synthetic rows to"),
+            "--output": (output, "the file to write the synthetic rows to"),
             **needed_options(options),
         }
     )
     assert options.schema is not None
-    file = _free(output, overwrite=overwrite)
+    assert output is not None
+    file = table_file(output, overwrite=overwrite)
     if sign_key is not None:
         check_key(sign_key)
-    check_epsilon(options.epsilon)
-    check_delta(options.delta, 2)
+    checked_budget(options)
     schema = Schema.from_json(options.schema, options.schema_name)
     paying = Paying(account_for(options.account, options.data_set))
     with resumable_in(options.resume, options.random_state, output=file):
@@ -80,9 +74,11 @@ def _synthesise(
 ) -> None:
     """Model the table and write the rows."""
     table = Table(located(files), schema, target=None, placement=Placement())
-    n, how_n = _units(table, files, schema, options)
-    data = _estimator(schema, options, n).set_params(account=paying.account)
+    for group in options.group or []:
+        schema.column(group)
     terminal = screen.console()
+    n, how_n = units_of(table, files, options.n, tuple(options.group or ()), terminal)
+    data = _estimator(schema, options, n).set_params(account=paying.account)
     plan = _announce(terminal, data, options, n, how_n, paying)
     with paying.telling(terminal, plan):
         with screen.release_bar(terminal, "Modelling the table", plan.releases) as advance:
@@ -90,11 +86,12 @@ def _synthesise(
             data.fit(table, groups=groups, observer=paying.observing(advance))
         paying.fitted = True
         rows = data.sample(options.rows, random_state=options.random_state)
-        file, reports = _write(terminal, file, rows, data)
-        signature_beside(reports[1]).unlink(missing_ok=True)  # of rows that stood here before
+        file = written(terminal, "table", file, lambda place: _write(rows, data, place))
+        _, facts = _reports(file)
+        signature_beside(facts).unlink(missing_ok=True)  # of rows that stood here before
         if sign_key is not None:
-            sign(signature_beside(reports[1]), {"report": reports[1].read_bytes()}, sign_key)
-        _summarise(terminal, data, len(rows), file, reports, paying)
+            sign(signature_beside(facts), {"report": facts.read_bytes()}, sign_key)
+        _summarise(terminal, data, len(rows), file, paying)
 
 
 def _estimator(schema: Schema, options: SynthesisOptions, n: int) -> SyntheticData:
@@ -118,30 +115,6 @@ def _estimator(schema: Schema, options: SynthesisOptions, n: int) -> SyntheticDa
         )
 
 
-def _units(table: Table, files: Sequence[str], schema: Schema, options: SynthesisOptions) -> tuple[int, str]:
-    """The public number of units, and where it comes from.
-
-    Privacy:
-        Counted only under replace-one, where the number of records (or users) is public by definition.
-    """
-    if options.n is not None:
-        if options.n < 2:
-            raise Mistake(f"--n must be at least 2, got {options.n}: fewer hide nobody.")
-        return options.n, "given by --n"
-    if not options.group:
-        n, how = table_source.rows_of(table), "the table's rows"
-    else:
-        for group in options.group:
-            schema.column(group)
-        n, how = user_count(table.user_count(options.group)), f"counted in {named(options.group)}"
-    if n < 2:
-        raise Mistake(
-            f"the table {' '.join(map(shown_name, files))!r} has {n} units: at least 2 are needed, and "
-            "many to be useful."
-        )
-    return n, how
-
-
 def _announce(
     terminal: Console, data: SyntheticData, options: SynthesisOptions, n: int, how_n: str, paying: Paying
 ) -> Plan:
@@ -155,46 +128,21 @@ def _announce(
         "workload": options.workload,
     }
     rows = [*forms.rows("plan.j2", "synthesis", facts), *paying.announce(plan)]
-    screen.show_rows(terminal, "Plan, made before any record is read", rows)
-    for warning in screen.warnings(plan, options.random_state):
-        screen.warn(terminal, warning)
+    screen.show_plan(terminal, "Plan, made before any record is read", rows, plan, options.random_state)
     return plan
 
 
-def _write(
-    terminal: Console, file: Path, rows: pd.DataFrame, data: SyntheticData
-) -> tuple[Path, tuple[Path, Path]]:
-    """Write rows and reports; they are paid for, so that another place is better than none."""
-    buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pandas(rows, preserve_index=False), buffer, compression="zstd")
-    try:
-        replace_file(file, buffer.getvalue())
-    except OSError as error:
-        file = Path(tempfile.mkdtemp(prefix="privopt-rows-")) / file.name
-        reason = (error.strerror or "the system refused").lower()
-        screen.warn(
-            terminal,
-            f"The file cannot be written: {reason}. The rows are paid for, and are in {file} instead.",
-        )
-        replace_file(file, buffer.getvalue())
-    page, facts = file.with_suffix(".report.html"), file.with_suffix(".report.json")
-    return file, (data.privacy_.save(page), data.privacy_.save(facts))
+def _write(rows: pd.DataFrame, data: SyntheticData, file: Path) -> None:
+    """Write rows, and the reports beside them."""
+    with new_table(file) as write:
+        write(pa.Table.from_pandas(rows, preserve_index=False))
+    for report in _reports(file):
+        data.privacy_.save(report)
 
 
-def _free(output: Path | None, *, overwrite: bool) -> Path:
-    """The file to write, not there yet, in a folder that can be written to."""
-    assert output is not None
-    if output.suffix.lower() not in PARQUET:
-        raise Mistake(f"--output {str(output)!r} must end in .parquet: rows are written as Parquet.")
-    if output.exists() and not (overwrite and output.is_file()):
-        raise Mistake(f"--output {str(output)!r} is there already: give another name, or --overwrite.")
-    try:
-        with tempfile.NamedTemporaryFile(dir=output.parent, prefix=".privopt-"):
-            pass
-    except OSError as error:
-        reason = (error.strerror or "the system refused").lower()
-        raise Mistake(f"--output {str(output)!r} cannot be written to: {reason}.") from None
-    return output
+def _reports(file: Path) -> tuple[Path, Path]:
+    """Where the page and the facts of the report stand."""
+    return file.with_suffix(".report.html"), file.with_suffix(".report.json")
 
 
 def _about(error: SyntheticError) -> str:
@@ -207,22 +155,15 @@ def _about(error: SyntheticError) -> str:
     return f"{number(error.value, 3)} +- {noise}"
 
 
-def _summarise(
-    terminal: Console, data: SyntheticData, count: int, file: Path, reports: tuple[Path, Path], paying: Paying
-) -> None:
+def _summarise(terminal: Console, data: SyntheticData, count: int, file: Path, paying: Paying) -> None:
     """A few lines after the fit."""
-    report, error = data.privacy_, data.error_
-    guarantee = f"epsilon {number(report.epsilon)} at delta {number(report.delta, 3)}"
-    lines = [
-        ("guarantee", guarantee if report.is_private else "none: NOT PRIVATE"),
-        ("status", report.status),
-    ]
+    lines, error, (page, facts) = screen.guarantee_rows(data.privacy_), data.error_, _reports(file)
     if np.isfinite(error.value):
         lines.append(("error", f"{_about(error)}: {error.meaning}"))
     lines += [
         *paying.summary(),
         ("rows", f"{several(count, 'row')} in {file}"),
-        ("report", f"{reports[0]}, {reports[1].name}"),
+        ("report", f"{page}, {facts.name}"),
     ]
     terminal.print()
     screen.show_rows(terminal, "Done", lines)

@@ -7,7 +7,15 @@ from typing import Any
 from rich.console import Console
 
 from privopt.commands import screen
-from privopt.commands.options import MAX_RECORDS, QUANTILE, WEIGHTING, Options, PlaceOptions, SynthesisOptions
+from privopt.commands.options import (
+    MAX_RECORDS,
+    QUANTILE,
+    WEIGHTING,
+    BudgetOptions,
+    ModelName,
+    Options,
+    PlaceOptions,
+)
 from privopt.commands.screen import (
     GIVE_DELTA,
     GIVE_EPSILON,
@@ -96,17 +104,13 @@ class Task:
         Raises:
             Mistake, TableError: something is missing or does not fit.
         """
-        require_given(needed_options(options))
-        epsilon = check_epsilon(options.epsilon)
-        check_delta(options.delta, 2)
-        if options.n is not None and options.n < 2:
-            raise Mistake(f"--n must be at least 2, got {options.n}: a mean over fewer hides nobody.")
+        epsilon = checked_budget(options)
         if options.solver not in ("auto", *NAMES):
             raise Mistake(f"--solver must be one of auto, {', '.join(NAMES)}, got {options.solver!r}.")
         _check_users(options)
         if options.quantile is not None and not 0 < options.quantile < 1:
             raise Mistake(f"--quantile must lie strictly between 0 and 1, got {options.quantile:g}.")
-        if options.quantile is not None and options.model != "quantile":
+        if options.quantile is not None and options.model != ModelName.QUANTILE:
             raise Mistake(
                 "--quantile is the level of a quantile regression: ask for one with --model quantile."
             )
@@ -151,7 +155,7 @@ class Task:
     def quantile(self) -> float | None:
         """The level of a quantile regression; None for another model."""
         given = self.options.quantile
-        return (QUANTILE if given is None else given) if self.options.model == "quantile" else None
+        return (QUANTILE if given is None else given) if self.options.model == ModelName.QUANTILE else None
 
     @property
     def unit(self) -> str:
@@ -202,7 +206,7 @@ class Task:
             return estimator.compare_caps(n_features=self.encoder.n_features_out_, n=n)
 
 
-def needed_options(options: Options | SynthesisOptions) -> dict[str, tuple[Any, str]]:
+def needed_options(options: BudgetOptions) -> dict[str, tuple[Any, str]]:
     """The options that every fit and synthesis needs, for `require_given`."""
     is_counted = Relation.parse(options.relation) is Relation.REPLACE_ONE
     return {
@@ -211,6 +215,21 @@ def needed_options(options: Options | SynthesisOptions) -> dict[str, tuple[Any, 
         "--delta": (options.delta, GIVE_DELTA),
         **({} if is_counted else {"--n": (options.n, GIVE_N)}),
     }
+
+
+def checked_budget(options: BudgetOptions) -> float:
+    """The epsilon, where delta and the number of units can be used as well.
+
+    Raises:
+        Mistake: one of them is missing or out of its range.
+    """
+    require_given(needed_options(options))
+    assert options.epsilon is not None
+    epsilon = check_epsilon(options.epsilon)
+    check_delta(options.delta, 2)
+    if options.n is not None and options.n < 2:
+        raise Mistake(f"--n must be at least 2, got {options.n}: a mean over fewer hides nobody.")
+    return epsilon
 
 
 def named(columns: Sequence[str]) -> str:
@@ -321,9 +340,17 @@ def opened(files: Sequence[str], task: Task) -> Table:
     return table
 
 
-def units_of(table: Table, files: Sequence[str], task: Task, terminal: Console) -> tuple[int, str]:
-    """The public number of units, and where it comes from; a terminal is told of what takes a while.
+def units_of(
+    table: Table, files: Sequence[str], n: int | None, groups: Sequence[str], terminal: Console
+) -> tuple[int, str]:
+    """The public number of units, and where it comes from.
 
+    Args:
+        table: opened.
+        files: as they were typed.
+        n: likewise; None to have the units counted.
+        groups: the columns that name users; none where records are the units.
+        terminal: is told of what takes a while.
     Raises:
         Mistake: the table has fewer than two.
         TableError: it cannot be read.
@@ -331,19 +358,19 @@ def units_of(table: Table, files: Sequence[str], task: Task, terminal: Console) 
     Privacy:
         Counted only under replace-one, where the number of records (or users) is public by definition.
     """
-    n = task.options.n
     if n is not None:
         return n, "given by --n"
-    if task.groups:
-        keys = named(task.groups)
+    if groups:
+        keys = named(groups)
         with screen.working(terminal, f"Counting users: {keys} is read for it once; --n would save that."):
-            n, how = table.user_count(task.groups), f"counted in {keys}"
+            n, how = table.user_count(groups), f"counted in {keys}"
     else:
         with screen.working(terminal, "Counting records: texts are read for it once."):
             n, how = table.row_count(), "the table's rows"
     if n < 2:
+        unit = "user" if groups else "record"
         raise Mistake(
-            f"the table {' '.join(map(shown_name, files))!r} has {n} {task.unit}s: a private mean needs at least 2, "
-            "and useful ones many."
+            f"the table {' '.join(map(shown_name, files))!r} has {n} {unit}s: a private fit needs at least 2, "
+            "and a useful one many."
         )
     return n, how

@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from privopt.errors import tells_what_was_spent
 from privopt.estimators import arguments
+from privopt.estimators.penalties import PRIVATE
 from privopt.later import deferred, is_of
 from privopt.named_arguments import NamedArguments, check_observer, refuses_unknown
 from privopt.public import CAPS, DEFAULT_RECORDS, DEFAULT_WEIGHTING, Relation, Weighting
@@ -27,8 +29,10 @@ if TYPE_CHECKING:
     from privopt.curator.base import Observer
     from privopt.curator.journals import asking
     from privopt.data.rows import Storage
+    from privopt.estimators import saving
     from privopt.estimators.penalties import Penalty
     from privopt.estimators.records import Records, Shape, given_back
+    from privopt.estimators.scaling import Bounds
     from privopt.estimators.search import Candidate, SearchPlan, plan_search, run_search
     from privopt.estimators.searched import describe_strength, in_search, marked
     from privopt.estimators.setup import Setup
@@ -52,6 +56,7 @@ if TYPE_CHECKING:
     from privopt.tables.values import TargetReading
 else:  # a fit loads them, an import does not
     asking = deferred("privopt.curator.journals", "asking")
+    saving = deferred("privopt.estimators.saving")
     given_back = deferred("privopt.estimators.records", "given_back")
     Candidate = deferred("privopt.estimators.search", "Candidate")
     plan_search = deferred("privopt.estimators.search", "plan_search")
@@ -166,6 +171,7 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
     plan_: Plan = field(init=False)
     usable_: int | None = field(init=False)
     encoder_: TabularEncoder | None = field(init=False, default=None)
+    _asked: Recipe = field(init=False)  # of the latest fit, for `save`
 
     @abc.abstractmethod
     def _target(self, y: NDArray[Any] | None) -> Target:
@@ -391,7 +397,9 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
 
     def _adopt(self, fitted: Fitted, *declared: str) -> None:
         """Set all that a fit sets, or nothing where that is stopped; `declared` is what the user declared besides."""
-        vars(self).update(self._results(fitted, declared))
+        recipe = fitted.result.recipe
+        asked = self._written(fitted.setup) if recipe is None or recipe.obstacle else recipe
+        vars(self).update(self._results(fitted, declared), _asked=asked)
 
     def _results(self, fitted: Fitted, declared: Iterable[str]) -> dict[str, Any]:
         """All that a fit sets, by name."""
@@ -403,19 +411,57 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
             return Recipe(obstacle="the model was chosen among several")
         if setup.target.groups is not None:
             return Recipe(obstacle="the fit was given more than features and targets")
-        return recipe_of_fit(
-            type(self).__name__,
-            {**self.get_params(deep=False), **setup.specification.plain_bounds(setup.shape)},
-            setup.shape,
-            names=self._names(),
-            labels=setup.target.labels,
-        )
+        return self._written(setup)
 
-    def _restore(self, shape: Shape, coef: NDArray[np.float64], intercept: Any, *, divided: bool) -> None:
-        """Set what predictions need, from released numbers that were stored; `divided` says whether rows were."""
+    def _written(self, setup: Setup) -> Recipe:
+        """The arguments and the public sizes of a fit as JSON values; a strength that was chosen is a number there."""
+        given = {**self.get_params(deep=False), **setup.specification.plain_bounds(setup.shape)}
+        if given.get("alpha") == PRIVATE:
+            given |= {"alpha": setup.alpha, "alphas": None}
+        labels, names = setup.target.labels, self._names()
+        return recipe_of_fit(type(self).__name__, given, setup.shape, names=names, labels=labels)
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the fitted model as a folder, such as `privopt fit` writes one; `privopt.load` reads it.
+
+        The folder holds what was released and what is public: the model with its arguments (a strength that was chosen
+        privately as the number, no account), its encoder and schema where it was fitted to a table, the report as a
+        page and as JSON, and of a private fit the released values, for `privopt verify`. `privopt predict` reads it
+        where the model was fitted to a table. Each file is written whole or not at all.
+
+        Args:
+            folder: where to; made if needed.
+            overwrite: whether a model in it may be replaced.
+        Returns:
+            The folder.
+        Raises:
+            NotFittedError: the model is not fitted.
+            ArgumentError: the folder is not empty, or is a file; or the model is of a class, or has an argument, that
+                no folder holds.
+            TableError: the folder cannot be written.
+        """
+        return saving.save(self, folder, overwrite=overwrite)
+
+    def _restore(
+        self,
+        shape: Shape,
+        coef: NDArray[np.float64],
+        intercept: Any,
+        labels: NDArray[Any] | None,
+        bounds: Bounds | None,
+        *,
+        divided: bool,
+    ) -> None:
+        """Set what predictions need, from released numbers that were stored.
+
+        The shape has the names of plain features; `labels` are given where they were declared to be those that
+        occurred, `bounds` where they were released; `divided` says whether rows were divided by their length.
+        """
         self.n_features_in_ = shape.width - len(self.indicator or ())
-        setup = replace(self._setup(shape, None), unit_rows=divided)
-        vars(self).update(setup.attributes(coef, intercept))
+        if shape.names is not None:
+            self.feature_names_in_ = np.asarray(shape.names[: self.n_features_in_], dtype=object)
+        setup = replace(self._setup(shape, labels), unit_rows=divided)
+        vars(self).update((setup if bounds is None else setup.within(bounds)).attributes(coef, intercept))
 
     def _meaning(self, columns: str) -> str:
         """What the fitted model's coefficients are, in sentences; `columns` says in which units the columns are."""

@@ -9,6 +9,7 @@ has a price, and so has the choice; here both are part of one plan, priced befor
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Self, final
 
 import numpy as np
@@ -288,6 +289,10 @@ class PrivateSearchCV(NamedArguments, MetaEstimatorMixin, BaseEstimator):
     def score(self, X: Any, y: Any) -> float:
         """The chosen estimator's score."""
         return float(self._chosen().score(X, y))
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the chosen estimator, see `PrivateLinearModel.save`: `privopt.load` gives that, not the search."""
+        return self._chosen().save(folder, overwrite=overwrite)
 
     def _chosen(self) -> Any:
         check_is_fitted(self, "best_estimator_")

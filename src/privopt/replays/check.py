@@ -31,7 +31,7 @@ from privopt.json_values import json_value
 from privopt.ledger.events import EveryUnit, NoEvent
 from privopt.precision import in_float64
 from privopt.public import Relation
-from privopt.replays.recipes import ESTIMATOR, UNRECORDED, Unwritten, written
+from privopt.replays.recipes import ESTIMATOR, without_tuples
 from privopt.replays.rerun import MOST_WORK, Again, Unreplayable, rebuilt
 from privopt.report.kept import INDEX, MOST_KEPT_BYTES, digest_of_index
 from privopt.report.model import is_burn_down
@@ -354,7 +354,7 @@ def _pairs(
         return
     if model.summary is not None:
         yield "model in the report beside it", _alike_models(again["model"], model.summary, words=words)
-    names = ("coef", "intercept")[: len(numbers)]
+    names = ("coef", "intercept", "low", "high")[: len(numbers)]
     if set(model.arrays) != set(names):
         yield "set of arrays", Likeness.FAR
         return
@@ -410,31 +410,16 @@ def _same_estimator(report: Mapping[str, Any], estimator: Mapping[str, Any]) -> 
     recipe = report["replay"]["recipe"]
     if recipe.get("kind") != ESTIMATOR:
         return False
-    given: Mapping[str, Any] = estimator.get("arguments", {})
-    try:
-        mine = {name: written(value) for name, value in given.items() if name not in UNRECORDED}
-    except Unwritten:
+    given: dict[str, Any] = dict(estimator.get("arguments", {}))
+    if given.pop("random_state", 0) is not None and not report["guarantee"]["seeded"]:
         return False
-    if set(given) != {*mine, "random_state"} or set(estimator) != {"class", "arguments", "n", "sparse"}:
+    sizes = {"class": "estimator", "arguments": "arguments", "n": "n", "sparse": "sparse"}
+    named = {name: name for name in ("labels", "names") if name in estimator}
+    if set(estimator) != {*sizes, *named}:
         return False
-    if given["random_state"] is not None and not report["guarantee"]["seeded"]:
-        return False
-    sizes = {"class": "estimator", "n": "n", "sparse": "sparse"}
-    stated = [_without_tuples(mine), *(estimator[name] for name in sizes)]
-    asked = [_without_tuples(recipe["arguments"]), *(recipe[name] for name in sizes.values())]
+    stated = without_tuples({**estimator, "arguments": given})
+    asked = without_tuples({name: recipe[known] for name, known in (sizes | named).items()})
     return layout_free(stated) == layout_free(asked)
-
-
-def _without_tuples(form: Any) -> Any:
-    """A written value with lists in place of tuples, at any depth: as JSON has them, and so the model's directory."""
-    if isinstance(form, list):
-        return [_without_tuples(one) for one in cast("list[Any]", form)]
-    if not isinstance(form, dict):
-        return form
-    members = cast("dict[str, Any]", form)
-    if set(members) == {"$tuple"}:
-        return _without_tuples(members["$tuple"])
-    return {name: _without_tuples(one) for name, one in members.items()}
 
 
 # ------------------------------------------------------------------------------------------------------------

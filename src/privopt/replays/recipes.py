@@ -178,6 +178,18 @@ def _written(value: Any) -> Any:
     raise Unwritten(f"a {type(value).__name__} of the user's own has no plain form")
 
 
+def without_tuples(form: Any) -> Any:
+    """A written value with lists in place of tuples, as JSON has them; but for what is within a solver and the like."""
+    if isinstance(form, list):
+        return [without_tuples(one) for one in cast("list[Any]", form)]
+    if not isinstance(form, dict) or _KIND in form:
+        return cast("Any", form)
+    members = cast("dict[str, Any]", form)
+    if set(members) == {_TUPLE}:
+        return without_tuples(members[_TUPLE])
+    return {name: without_tuples(one) for name, one in members.items()}
+
+
 def read(form: Any) -> Any:
     """The value that was written.
 

@@ -3,6 +3,7 @@
 Nothing of a recipe is believed: the plan that follows from it is compared with the report's, by `replays.check`.
 """
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -11,19 +12,8 @@ import numpy as np
 
 from privopt.curator.replay import Replay
 from privopt.curator.transcript import Transcript
-from privopt.estimators.lasso import LassoClassifier, LassoRegressor
-from privopt.estimators.linear import (
-    HuberRegressor,
-    LinearRegression,
-    LinearSVC,
-    LogisticRegression,
-    PoissonRegressor,
-    QuantileRegressor,
-    Ridge,
-    RobustClassifier,
-    RobustRegressor,
-)
 from privopt.estimators.records import Shape
+from privopt.estimators.saving import SAVED
 from privopt.estimators.setup import Setup
 from privopt.estimators.stages import Fitted, StagedPlan
 from privopt.later import jnp
@@ -39,22 +29,6 @@ from privopt.report.report import PrivacyReport
 from privopt.solve import announce
 from privopt.solvers.base import Solver
 
-MODELS = {
-    one.__name__: one
-    for one in (
-        HuberRegressor,
-        LassoClassifier,
-        LassoRegressor,
-        LinearRegression,
-        LinearSVC,
-        LogisticRegression,
-        PoissonRegressor,
-        QuantileRegressor,
-        Ridge,
-        RobustClassifier,
-        RobustRegressor,
-    )
-}
 MOST_PARAMETERS = 10**6
 MOST_UNITS = 10**8
 MOST_STEPS = 10**6  # or any other whole number among the fields of a solver
@@ -134,10 +108,11 @@ def _minimized(recipe: Mapping[str, Any]) -> Again:
 
 
 def _fitted(recipe: Mapping[str, Any]) -> Again:
-    kind = MODELS.get(str(recipe["estimator"]))
-    if kind is None:
+    kind = str(recipe["estimator"])
+    if kind not in SAVED:
         raise Unreplayable("it is no linear model of the library")
-    model: Any = kind(**{name: read(value) for name, value in recipe["arguments"].items()})
+    made = getattr(importlib.import_module("privopt"), kind)
+    model: Any = made(**{name: read(value) for name, value in recipe["arguments"].items()})
     labels, names, columns = read(recipe["labels"]), recipe["names"], recipe.get("columns")
     width, n = _whole(recipe["width"]), _whole(recipe["n"])
     _require_small(n, (width,))
@@ -156,7 +131,7 @@ def _fitted(recipe: Mapping[str, Any]) -> Again:
     plan, fit = _planned(model, setup)
     plan = setup.specification.penalty.shown_in(setup.noted(plan), setup.alpha)
     asked = recipe_of_fit(
-        kind.__name__,
+        kind,
         model.get_params(deep=False),
         shape,
         names=names,
@@ -166,7 +141,8 @@ def _fitted(recipe: Mapping[str, Any]) -> Again:
     def run(recorded: Transcript) -> tuple[PrivacyReport, tuple[Any, ...]]:
         fitted = fit(recorded)
         fitted = fitted._replace(result=fitted.result._replace(plan=plan, recipe=asked))
-        return fitted.report(names, ()), fitted.setup.unscaled(fitted.result.params)
+        bounds = () if setup.loose is None else (fitted.setup.features.low, fitted.setup.features.high)
+        return fitted.report(names, ()), (*fitted.setup.unscaled(fitted.result.params), *bounds)
 
     return Again(plan, parameters, asked, run)
 

@@ -1,4 +1,4 @@
-"""The report in a model's directory: written beside the model, and read again without building the model."""
+"""The report in a model's directory: written and signed beside the model, and read without building the model."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,9 +11,9 @@ from privopt.atomic_files import replace_file
 from privopt.report.kept import RELEASES_FILE
 from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport
-from privopt.tables.model_files import load_model
-from privopt.untrusted import UntrustedFile, read_json
-from privopt.verification.signatures import SIGNATURE_FILE
+from privopt.tables.model_files import ARRAYS_FILE, DOCUMENT_FILE, load_model
+from privopt.untrusted import MOST_ARRAY_BYTES, UntrustedFile, read_json, read_regular
+from privopt.verification.signatures import SIGNATURE_FILE, sign
 
 REPORT_PAGE, REPORT_DATA = "report.html", "report.json"
 # What the parts of a model raise when a document that nobody vouches for does not describe them.
@@ -36,6 +36,22 @@ def write(report: PrivacyReport, directory: Path) -> Path:
         (directory / RELEASES_FILE).unlink(missing_ok=True)  # of a model that stood here before
     replace_file(directory / REPORT_PAGE, report.to_html().encode())
     return directory / REPORT_PAGE
+
+
+def sign_folder(folder: Path, key: Path) -> Path:
+    """Sign what lies in a model's directory, and write the signature.
+
+    Raises:
+        KeyProblem: the key cannot sign.
+        UntrustedFile: a file is a link, which may lead to another one when it is verified.
+    """
+    names = {"model": DOCUMENT_FILE, "arrays": ARRAYS_FILE, "report": REPORT_DATA, "releases": RELEASES_FILE}
+    files = {
+        role: read_regular(folder / name, MOST_ARRAY_BYTES)
+        for role, name in names.items()
+        if (folder / name).is_file()
+    }
+    return sign(folder / SIGNATURE_FILE, files, key)
 
 
 def read(directory: Path) -> PrivacyReport | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from privopt.tables.encoder import Block, TabularEncoder
     from privopt.tables.errors import TableError
-    from privopt.tables.io import open_table, read_table, row_count, table_columns, write_predictions
+    from privopt.tables.io import read_table, row_count, table_columns
     from privopt.tables.keys import user_keys
     from privopt.tables.model_files import load_model, save_model
     from privopt.tables.schema import ColumnSpec, Schema, TargetEncoding
@@ -23,19 +23,17 @@ __all__ = [
     "TabularEncoder",
     "TargetEncoding",
     "load_model",
-    "open_table",
     "read_table",
     "read_target",
     "row_count",
     "save_model",
     "table_columns",
     "user_keys",
-    "write_predictions",
 ]
 _HOME = {
     "encoder": ("Block", "TabularEncoder"),
     "errors": ("TableError",),
-    "io": ("open_table", "read_table", "row_count", "table_columns", "write_predictions"),
+    "io": ("read_table", "row_count", "table_columns"),
     "keys": ("user_keys",),
     "model_files": ("load_model", "save_model"),
     "schema": ("ColumnSpec", "Schema", "TargetEncoding"),

@@ -4,7 +4,6 @@ A column's stored type may be wrong, which is an error; a cell never is: what ca
 that no exception depends on a private value. Each cell is read by itself: no other row changes what it becomes.
 """
 
-import abc
 import contextlib
 import math
 import uuid
@@ -28,40 +27,6 @@ Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
 
-class StoredTable(abc.ABC):
-    """A table whose columns are read as they are asked for, so that no more than one of them is in memory.
-
-    Attributes:
-        column_names: of all columns.
-        num_rows: of each.
-    """
-
-    column_names: list[str]
-    num_rows: int
-
-    @abc.abstractmethod
-    def column(self, name: str) -> Any:
-        """One column, as an Arrow chunked array."""
-
-
-class _ColumnsOf(Mapping[str, Any]):
-    """Some columns of a stored table, read whenever they are looked up."""
-
-    def __init__(self, table: StoredTable, columns: Sequence[ColumnSpec]) -> None:
-        self._table, self._columns = table, {column.name: column for column in columns}
-
-    def __getitem__(self, name: str) -> Any:
-        private_column = self._table.column(name)
-        check_stored(self._columns[name], private_column.type)
-        return unmarked(plain(private_column), self._columns[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
-
-    def __len__(self) -> int:
-        return len(self._columns)
-
-
 def column_names(table: Any) -> list[str]:
     """The names of the columns of a pandas DataFrame or an Arrow table.
 
@@ -79,7 +44,7 @@ def column_names(table: Any) -> list[str]:
 
 def as_table(table: Any) -> Any:
     """A pandas DataFrame as it is; anything that speaks Arrow (a table, a batch, a Polars frame) as an Arrow table."""
-    if _is_pandas(table) or isinstance(table, pa.Table | StoredTable):
+    if _is_pandas(table) or isinstance(table, pa.Table):
         return table
     if isinstance(table, pa.RecordBatch):
         return pa.Table.from_batches([table])
@@ -188,12 +153,9 @@ def read_columns(
     private_table = as_table(table)
     present = {name: place for place, name in enumerate(column_names(private_table))}
     private_columns: dict[str, Any] = {}
-    wanted = list(columns)
-    for column in wanted:
+    for column in columns:
         if column.name not in present:
             raise lacking(column.name, list(present))
-        if isinstance(private_table, StoredTable):
-            continue
         if _is_pandas(private_table):
             as_lists = column.kind in ("pixels", "set")
             stored = private_table.dtypes.iloc[present[column.name]]
@@ -205,8 +167,6 @@ def read_columns(
         if not of_any_type:
             check_stored(column, stored)
         private_columns[column.name] = unmarked(plain(private_columns[column.name]), column)
-    if isinstance(private_table, StoredTable):
-        return _ColumnsOf(private_table, wanted), private_table.num_rows
     return private_columns, len(private_table) if _is_pandas(private_table) else private_table.num_rows
 
 

@@ -1,28 +1,37 @@
-"""Read tables from CSV and Parquet, only the columns the schema names, and write predictions."""
+"""Read tables from CSV and Parquet, only the columns the schema names; write them, and Feather."""
 
 import csv
 import io
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
+import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
-from numpy.typing import ArrayLike
 
-from privopt.atomic_files import replace_file
-from privopt.tables.cells import StoredTable
+from privopt.atomic_files import new_file
 from privopt.tables.errors import TableError, instead_of
 from privopt.tables.file_format import PLAIN, FileFormat
 from privopt.tables.schema import Schema
-from privopt.tables.text_stream import PackedColumns, TextStream, header_lines, open_packed, read_parquet
+from privopt.tables.text_stream import TextStream, header_lines, open_packed, read_parquet
 from privopt.tables.values import loaded
 
 PARQUET = (".parquet", ".pq")
 DELIMITERS = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
+GROUP_ROWS = 2**17  # that are written at a time
+_PARQUET = partial(pq.ParquetWriter, compression="zstd")
+_FEATHER = partial(ipc.new_file, options=ipc.IpcWriteOptions(compression="zstd"))
+WRITERS: dict[str, Callable[[Any, Any], Any]] = {  # of a stream and the columns, by the end of a file's name
+    **dict.fromkeys(PARQUET, _PARQUET),
+    ".csv": arrow_csv.CSVWriter,
+    ".tsv": partial(arrow_csv.CSVWriter, write_options=arrow_csv.WriteOptions(delimiter="\t")),
+    **dict.fromkeys((".feather", ".arrow"), _FEATHER),
+}
 
 
 def read_table(path: str | Path, schema: Schema, *, columns: Iterable[str] | None = None) -> Any:
@@ -50,37 +59,6 @@ def read_table(path: str | Path, schema: Schema, *, columns: Iterable[str] | Non
     private_table = guarded(file, lambda: _read_csv(file, wanted, schema.format))
     private_arrays = [loaded(private_table.column(name), schema.column(name)) for name in wanted]
     return pa.table(private_arrays, names=wanted)
-
-
-def open_table(path: str | Path, schema: Schema, *, columns: Iterable[str] | None = None) -> Any:
-    """`read_table` for what looks at each column once: of Parquet a `StoredTable`, which holds no column.
-
-    Raises:
-        TableError: as `read_table`; of damage in a column, when it is read.
-    """
-    file, wanted = _columns_in(path, schema, columns)
-    return ParquetTable(file, wanted) if delimiter(file) is None else read_table(path, schema, columns=wanted)
-
-
-class ParquetTable(StoredTable):
-    """Some columns of a Parquet file, which stays open; each is read when it is asked for.
-
-    Args:
-        file: of that format.
-        names: the columns, all of which it has.
-    Raises:
-        TableError: it is damaged, or grows beyond the limit; also when a column is read.
-    """
-
-    def __init__(self, file: Path, names: list[str]) -> None:
-        self.column_names = names
-        self._path = file
-        self._columns = guarded(file, lambda: PackedColumns(file, names))
-        self.num_rows = self._columns.num_rows
-
-    def column(self, name: str) -> Any:
-        """See `StoredTable.column`."""
-        return guarded(self._path, lambda: self._columns.column(name))
 
 
 def table_columns(path: str | Path, written: FileFormat = PLAIN) -> list[str]:
@@ -131,34 +109,65 @@ def row_count(path: str | Path, written: FileFormat = PLAIN) -> int:
     return int(guarded(file, lambda: _read_csv(file, names[:1], written).num_rows)) if names else 0
 
 
-def write_predictions(
-    path: str | Path, prediction: ArrayLike, *, probabilities: Mapping[Any, ArrayLike] | None = None
-) -> None:
-    """Write a Parquet file with a column `prediction` and, for classifiers, one `probability_<class>` per class.
+def check_written(path: Path, like: Any = None) -> None:
+    """Refuse a table that cannot be written, before it is made.
 
     Args:
-        path: where to, ending in .parquet or .pq; an existing file is replaced in one step.
-        prediction: one value per row.
-        probabilities: for each class one probability per row, in the order of the columns.
-
+        path: where to.
+        like: columns of the table, without rows.
     Raises:
-        TableError: the name ends otherwise, the folder does not exist or is not writable.
-        ValueError: the columns differ in length.
+        TableError: the name ends in nothing that says a format, or the format has no form for a column.
     """
-    file = Path(path)
-    if extension(file) not in PARQUET:
-        raise TableError(f"Predictions are written as Parquet: let {str(file)!r} end in .parquet.")
-    columns = {"prediction": np.asarray(prediction)}
-    columns |= {f"probability_{label}": np.asarray(each) for label, each in (probabilities or {}).items()}
-    lengths = {name: len(values) for name, values in columns.items()}
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"Every column needs one value per row; got lengths {lengths}.")
-    buffer = io.BytesIO()
-    pq.write_table(pa.table(columns), buffer, compression="zstd")
+    if path.suffix.lower() not in WRITERS:
+        *most, last = WRITERS
+        raise TableError(
+            f"{str(path)!r} must end in {', '.join(most)} or {last}, which says how it is written."
+        )
+    for field in [] if like is None else like.schema:
+        try:
+            WRITERS[path.suffix.lower()](io.BytesIO(), pa.schema([field])).close()
+        except pa.ArrowException:
+            raise TableError(
+                f"Column {field.name!r} holds {field.type}, which {path.suffix} has no form for: write .parquet."
+            ) from None
+
+
+@contextmanager
+def new_table(path: Path) -> Generator[Callable[[Any], None]]:
+    """Around the writing of a table: gives the function that takes its next rows as an Arrow table.
+
+    Args:
+        path: where to, in the format that its name says; an existing file is replaced at the end, in one step.
+    Raises:
+        TableError: there is no room, or the folder cannot be written to.
+    """
+    kept, writers = list[Any](), list[Any]()
+
+    def flush(stream: BinaryIO) -> None:
+        if kept:
+            table = pa.concat_tables(kept)
+            kept.clear()
+            if not writers:
+                writers.append(WRITERS[path.suffix.lower()](stream, table.schema))
+            writers[0].write_table(table)
+
     try:
-        replace_file(file, buffer.getvalue())
+        with new_file(path) as stream:
+
+            def write(table: Any) -> None:
+                kept.append(table)
+                if sum(each.num_rows for each in kept) >= GROUP_ROWS:
+                    flush(stream)
+
+            try:
+                yield write
+                flush(stream)
+            finally:
+                for writer in writers:
+                    writer.close()
     except OSError as error:
-        raise TableError(f"{str(file)!r} cannot be written: {error.strerror}.") from None
+        reason = error.strerror or "the system refused"
+        raise TableError(f"{str(path)!r} cannot be written: {reason}.") from None
 
 
 def _columns_in(path: str | Path, schema: Schema, columns: Iterable[str] | None) -> tuple[Path, list[str]]:

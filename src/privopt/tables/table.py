@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, final
 
@@ -22,7 +23,7 @@ from privopt.errors import ArgumentError
 from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, INTEGER_STORAGES, Public, Relation, Weighting
 from privopt.tables.column_spec import ColumnSpec
 from privopt.tables.encoder import TabularEncoder
-from privopt.tables.errors import TableError
+from privopt.tables.errors import TableError, instead_of
 from privopt.tables.keys import block_keys, columns_of
 from privopt.tables.places import Place, located
 from privopt.tables.row_blocks import RowBlocks, checked_headers
@@ -307,6 +308,30 @@ class Table:
     def columns(self, names: Sequence[str]) -> RowBlocks:
         """Some of its columns as they are stored."""
         return RowBlocks(self._place, self.schema, names, most=MOST_BLOCK, counted=self._counted)
+
+    def as_stored(self, names: Sequence[str]) -> RowBlocks:
+        """Some of its columns, which the schema need not have; of text files the cells as they are written.
+
+        Raises:
+            TableError: it lacks one of them, or its files store one as different types.
+        """
+        present = self.names
+        for name in names:
+            if name not in present:
+                raise TableError(f"The table has no column {name!r}{instead_of(name, present, names) or '.'}")
+        described = Schema.from_json({"columns": {name: {"kind": "id"} for name in names}})
+        described = replace(described, file=self.schema.file)
+        blocks = RowBlocks(
+            self._place, described, names, most=MOST_BLOCK, counted=self._counted, as_texts=True
+        )
+        first = blocks.empty().schema
+
+        def require_same(nothing: Any) -> None:
+            if not nothing.schema.equals(first):
+                raise TableError(f"it stores {', '.join(names)} as other types than the first file does.")
+
+        blocks.require(require_same)
+        return blocks
 
     def read(self, names: Sequence[str]) -> Any:
         """Some of its columns, as an Arrow table in memory.

@@ -164,8 +164,8 @@ def header_lines(text: io.TextIOBase, file: str) -> Generator[str]:
         yield line
 
 
-class PackedColumns:
-    """Some columns of a Parquet file, which stays open.
+def read_parquet(file: Path, wanted: Sequence[str]) -> Any:
+    """Some columns of a Parquet file, as an Arrow table.
 
     Texts are read as a dictionary of the different ones, which is small however often they are repeated, and written
     out only within the limit. A column is read one row group after the other, and what came out is counted: a footer
@@ -175,50 +175,35 @@ class PackedColumns:
         file: of that format.
         wanted: the columns, all of which it has.
     Raises:
-        TableError: they would be larger than the limit; of texts, when they are read.
-        ArrowException: the file is not well-formed; also when a column is read.
-
-    Attributes:
-        num_rows: of each column.
+        TableError: they are larger than the limit.
+        ArrowException: the file is not well-formed.
     """
-
-    def __init__(self, file: Path, wanted: Sequence[str]) -> None:
-        self._path = file
-        with pq.ParquetFile(file) as parquet:
-            check_footer(parquet.metadata, str(file), file.stat().st_size, set(wanted))
-            fields = [field for field in parquet.schema_arrow if field.name in wanted]
-            self.num_rows = int(parquet.metadata.num_rows)
-        self._plain = {field.name: field.type for field in fields if is_text(field.type)}
-        # Without a buffer in between, a column's pages are all read before the first of them is decoded.
-        self._file = pq.ParquetFile(file, read_dictionary=list(self._plain), buffer_size=_BUFFER_BYTES)
-
-    def column(self, name: str) -> Any:
-        """One column, as an Arrow chunked array."""
-        private_chunks, size = list[Any](), 0
-        for group in range(self._file.num_row_groups):
-            private_part = self._file.read_row_group(group, columns=[name]).select([name]).column(0)
-            kind = private_part.type
-            is_coded_text = pa.types.is_dictionary(kind) and is_text(kind.value_type)
-            size += sum(map(_written_out, private_part.chunks)) if is_coded_text else private_part.nbytes
-            _require(size, str(self._path), self._path.stat().st_size)
-            private_chunks += private_part.chunks
-        if not private_chunks:
-            return self._file.read(columns=[name]).select([name]).column(0)
-        private_column = pa.chunked_array(private_chunks)
-        if not pa.types.is_dictionary(private_column.type):
-            return private_column
-        if name not in self._plain:
-            return private_column
-        plain = self._plain[name]
-        return private_column.cast(
-            plain if str(plain).startswith("large_") else private_column.type.value_type
-        )
+    with pq.ParquetFile(file) as parquet:
+        check_footer(parquet.metadata, str(file), file.stat().st_size, set(wanted))
+        fields = [field for field in parquet.schema_arrow if field.name in wanted]
+    plain = {field.name: field.type for field in fields if is_text(field.type)}
+    # Without a buffer in between, a column's pages are all read before the first of them is decoded.
+    with pq.ParquetFile(file, read_dictionary=list(plain), buffer_size=_BUFFER_BYTES) as parquet:
+        private_columns = [_column(parquet, file, name, plain.get(name)) for name in wanted]
+    return pa.table(private_columns, names=list(wanted))
 
 
-def read_parquet(file: Path, wanted: Sequence[str]) -> Any:
-    """Those columns of a Parquet file, as an Arrow table; see `PackedColumns`."""
-    columns = PackedColumns(file, wanted)
-    return pa.table([columns.column(name) for name in wanted], names=list(wanted))
+def _column(parquet: Any, file: Path, name: str, plain: Any) -> Any:
+    """One column, as an Arrow chunked array; of a text `plain` is its type."""
+    private_chunks, size = list[Any](), 0
+    for group in range(parquet.num_row_groups):
+        private_part = parquet.read_row_group(group, columns=[name]).select([name]).column(0)
+        kind = private_part.type
+        is_coded_text = pa.types.is_dictionary(kind) and is_text(kind.value_type)
+        size += sum(map(_written_out, private_part.chunks)) if is_coded_text else private_part.nbytes
+        _require(size, str(file), file.stat().st_size)
+        private_chunks += private_part.chunks
+    if not private_chunks:
+        return parquet.read(columns=[name]).select([name]).column(0)
+    private_column = pa.chunked_array(private_chunks)
+    if plain is None or not pa.types.is_dictionary(private_column.type):
+        return private_column
+    return private_column.cast(plain if str(plain).startswith("large_") else private_column.type.value_type)
 
 
 class Counted(_Over):
