@@ -285,8 +285,12 @@ def test_the_report_is_printed_and_written_anew(fitted: tuple[Path, str], run: R
 def test_a_plan_says_before_any_table_what_the_fit_then_does(
     fitted: tuple[Path, str], folder: Path, run: Run
 ) -> None:
-    outcome = run("plan", "--schema", folder / "ill.json", "--epsilon", 2, "--delta", "auto", "--n", ROWS)
+    words = ("--schema", folder / "ill.json", "--epsilon", 2, "--delta", "auto", "--n", ROWS)
+    outcome = run("plan", *words, "--all")
     assert outcome.exit_code == 0, outcome.output
+    alone = run("plan", *words).output
+    assert "Other solvers" not in alone
+    assert "privopt plan --all says" in flat(alone)
     assert "stochastic-gradient-descent" in outcome.output
     promised = outcome.output[: outcome.output.index("Other solvers")]
     done = fitted[1]
@@ -1067,9 +1071,10 @@ def test_fit_and_plan_have_the_same_options(run: Run) -> None:
         return set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", run(command, "--help").output, re.MULTILINE))
 
     assert options("fit") - {"--output", "--overwrite", "--resume", "--sign-key"} == options("plan") - {
-        "--json"
+        "--all",
+        "--json",
     }
-    assert len(options("plan")) == 28
+    assert len(options("plan")) == 29
 
 
 def test_a_bar_counts_releases() -> None:

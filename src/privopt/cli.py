@@ -174,11 +174,14 @@ def plan(
     options: Options,
     table: CountedTables = None,
     as_json: AsJson = False,
+    compare: Annotated[
+        bool, typer.Option("--all", help="Say what every other solver would do, too.")
+    ] = False,
 ) -> None:
     """Say what a fit would cost and achieve; a table is counted at most."""
     from privopt.commands import planning
 
-    planning.run(table or [], options, as_json=as_json)
+    planning.run(table or [], options, as_json=as_json, compare=compare)
 
 
 @app.command(cls=AskingCommand)

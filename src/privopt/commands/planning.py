@@ -30,9 +30,14 @@ from privopt.report.words import size
 from privopt.solvers.registry import SOLVERS
 
 
-def run(files: Sequence[str], options: Options, *, as_json: bool = False) -> None:
+def run(files: Sequence[str], options: Options, *, as_json: bool = False, compare: bool = False) -> None:
     """Print what a fit would cost and achieve; of a table, where one is given, the units are counted at most.
 
+    Args:
+        files: of the table; none where `options.n` says how many units there are.
+        options: of the task, the budget and the engine.
+        as_json: whether all is printed as JSON, with what every other solver would do.
+        compare: whether that is printed otherwise.
     Raises:
         Mistake, TableError: something that was typed cannot be used.
     """
@@ -55,6 +60,8 @@ def run(files: Sequence[str], options: Options, *, as_json: bool = False) -> Non
         text = json.dumps(_document(task, estimator, n), indent=2, allow_nan=False)
         sys.stdout.write(text + "\n")
         return
+    outlook = Paying(account_for(options.account, options.data_set, spends=False)).outlook
+    more = forms.rows("plan.j2", "more", {}) if options.solver == "auto" and not compare else []
     announce(
         terminal,
         task,
@@ -62,11 +69,11 @@ def run(files: Sequence[str], options: Options, *, as_json: bool = False) -> Non
         n,
         how_n,
         title="Plan, from public numbers alone",
-        on_account=Paying(account_for(options.account, options.data_set, spends=False)).outlook,
+        on_account=lambda plan: [*outlook(plan), *more],
         placement=settled_for(task, n, placement_of(options)),
     )
     _show_caps(terminal, task, n)
-    if options.solver == "auto":
+    if options.solver == "auto" and compare:
         _show_others(terminal, task, estimator, n)
 
 
