@@ -26,6 +26,8 @@ SHARES: Mapping[str, Parts] = {
     "games and synthesizers": (("games", 0, 1), ("synthesizers", 0, 1)),
     "commands": (("commands", 0, 1),),
 }
+# What the tests make by default: in steps of an odd number, relations and layouts take turns.
+EVERY_SEVENTH: Parts = tuple((part, 0, 7) for part in PARTS)
 AT_A_TIME = 2
 
 Lines = dict[
