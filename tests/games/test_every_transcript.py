@@ -115,7 +115,7 @@ def tight_pair(batches, relation):
     return trees(ONE_PASS, TABLES, tight_sides(relation, 8), 8, relation, seed)
 
 
-@pytest.mark.at_once("full-replace-one-1.43-1.5", "one pass-add-or-remove-one-0.6973-0.734375")
+@pytest.mark.at_once("full-replace-one-1.43-1.5")
 @pytest.mark.parametrize(
     ("batches", "relation", "expected", "rho"),
     [
