@@ -61,7 +61,7 @@ types: $(VENV)/installed-dev  ## pyright, strict, on the package
 
 tests: $(VENV)/installed-dev  ## pytest only: tests, doctests, code blocks (ARGS='-k name' narrows it)
 	@echo '== tests, doctests, code blocks of README.md and docs/'
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10 $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10 --most-seconds 2 $(ARGS)
 
 # ---- what takes longer -----------------------------------------------------------------------------------------------
 audit: $(VENV)/installed-dev $(VENV)/installed-docs  ## the slow statistics and a million neighbours; writes docs/evidence.md

@@ -80,13 +80,17 @@ def commands(folder: str) -> Iterator[tuple[str, list[str]]]:
     schema.write_text(json.dumps({"target": "ill", "columns": columns}), encoding="utf-8")
     privopt = [sys.executable, "-m", "privopt"]
     budget = ["--epsilon", "1", "--delta", "1e-6"]
-    account = ["--account", str(Path(folder, "account.db"))]
-    subprocess.run([*privopt, "account", "create", *account, *budget], check=True, capture_output=True)
+    account = str(Path(folder, "account.db"))
+    subprocess.run(
+        [*privopt, "account", "create", account, *budget, "--data-set", "people"],
+        check=True,
+        capture_output=True,
+    )
     fit = ["fit", str(table), "--schema", str(schema), *budget, "--output", str(Path(folder, "model"))]
     subprocess.run([*privopt, *fit], check=True, capture_output=True, cwd=folder)
     model = str(Path(folder, "model"))
     yield "--help", [*privopt, "--help"]
-    yield "account show", [*privopt, "account", "show", *account]
+    yield "account show", [*privopt, "account", "show", account]
     yield "report", [*privopt, "report", model]
     yield "predict", [*privopt, "predict", model, str(table), "--output", str(Path(folder, "predicted.csv"))]
     yield "plan", [*privopt, "plan", str(table), "--schema", str(schema), *budget]

@@ -39,6 +39,7 @@ import pytest
 from hypothesis.database import DirectoryBasedExampleDatabase
 from tests.support import evidence as evidence_record
 from tests.support.programs import forget_programs
+from tests.support.time_limits import TimeLimit
 from tests.support.turns import require_cases, waits
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -76,11 +77,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--neighbours", type=int, default=1_000_000, help="how many the audit tries over all queries"
     )
+    group.addoption(
+        "--most-seconds",
+        type=float,
+        help="fail a test of the default run whose call takes more processor time",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """See `tests.support.evidence`."""
+    """See `tests.support.evidence` and `tests.support.time_limits`."""
     evidence_record.attach(config)
+    if config.getoption("--most-seconds") is not None:
+        config.pluginmanager.register(TimeLimit(config.getoption("--most-seconds")))
 
 
 @pytest.hookimpl(tryfirst=True)

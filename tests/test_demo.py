@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.report_schema import require_valid
@@ -87,9 +88,9 @@ def test_without_statsmodels_one_sentence_says_what_to_install(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_part_of_the_demo_fits_compares_and_reports(
-    records: tuple[demo.Records, demo.Records], tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def made(records: tuple[demo.Records, demo.Records]) -> tuple[Any, Any, list[dict[str, Any]], str]:
+    """The fits of a part of the demo, the account that paid, the comparison, and what is printed."""
     train, held_out = records
     fits = demo.planned(PART)
     account = demo.opened(fits)
@@ -98,7 +99,13 @@ def test_a_part_of_the_demo_fits_compares_and_reports(
         demo.fit_all(terminal, fits, account, train)
         rows = demo.compared(fits, train, held_out)
         demo.show_results(terminal, rows)
-    text = captured.get()
+    return fits, account, rows, captured.get()
+
+
+def test_a_part_of_the_demo_fits_compares_and_reports(
+    made: tuple[Any, Any, list[dict[str, Any]], str], tmp_path: Path
+) -> None:
+    fits, account, rows, text = made
     assert [row["model"] for row in rows].count("private") == 4
     assert len(rows) == 8
     assert len(account.entries) == 4

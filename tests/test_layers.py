@@ -97,11 +97,15 @@ def imports_of(tree: ast.AST) -> tuple[str, ...]:
 
 
 def running(tree: ast.AST) -> Iterator[ast.AST]:
-    """All of a source but what is for types alone."""
-    for node in ast.iter_child_nodes(tree):
-        if not (isinstance(node, ast.If) and dotted(node.test) == "TYPE_CHECKING"):
-            yield node
-            yield from running(node)
+    """The statements of a source but for what is for types alone."""
+    left = [tree]
+    while left:
+        for node in ast.iter_child_nodes(left.pop()):
+            if not isinstance(node, ast.expr) and not (
+                isinstance(node, ast.If) and dotted(node.test) == "TYPE_CHECKING"
+            ):
+                yield node
+                left.append(node)
 
 
 def names_in(tree: ast.AST) -> Iterator[str]:
@@ -129,6 +133,13 @@ def dotted(node: ast.AST) -> str:
 @functools.cache
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def parsed() -> None:
+    """All sources are parsed before any test looks at them."""
+    for path in FILES:
+        parse(path)
 
 
 def test_there_are_sources_to_read() -> None:

@@ -21,12 +21,26 @@ def test_no_letter_stands_twice_in_a_table(rows: list[str]) -> None:
     assert not [letter for letter, count in letters.items() if count > 1]
 
 
-def test_letters_of_single_pages_follow_a_link_to_their_page() -> None:
-    """What stands in the first table holds everywhere; every other letter says on which pages."""
-    on_pages = SYMBOLS.partition("### On single pages")[2]
-    linked = re.findall(r"\]\(([\w/-]+\.md)\)", on_pages)
-    assert linked
-    assert not [page for page in linked if not (DOCS / page).is_file()]
-    letters = re.findall(r"^\* .*$", on_pages, re.MULTILINE)
-    assert letters
-    assert not [line for line in letters if "(" not in line]
+def test_letters_of_single_pages_stand_on_the_pages_that_they_name() -> None:
+    """What stands in the first table holds everywhere; another letter has one meaning on the pages it names."""
+    bullets = re.split(r"^\* ", SYMBOLS.partition("### On single pages")[2], flags=re.MULTILINE)[1:]
+    assert len(bullets) > 5
+    meanings = Counter()
+    for bullet in bullets:
+        head = re.match(r"([^(:]+) \((.*?\.md\))\): ", " ".join(bullet.split()))
+        assert head, bullet
+        letters = [letter.strip() for letter in head[1].split(",")]
+        pages = {
+            name: (DOCS / name).read_text(encoding="utf-8")
+            for name in re.findall(r"\(([^()]+\.md)\)", head[2])
+        }
+        uses = {
+            (letter, name)
+            for letter in letters
+            for name, text in pages.items()
+            if re.search(rf"(?<![A-Za-z]){re.escape(letter)}(?![A-Za-z])", text)
+        }
+        assert {letter for letter, _ in uses} == set(letters), bullet
+        assert {name for _, name in uses} == set(pages), bullet
+        meanings.update(uses)
+    assert not [use for use, count in meanings.items() if count > 1]

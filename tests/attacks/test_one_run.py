@@ -7,6 +7,7 @@ from privopt.errors import ArgumentError
 SMALL = {"name": "model", "epsilon": 1.0, "delta": 1e-6, "pairs": 100, "others": 50, "width": 200}
 
 
+@pytest.mark.later("canaries")
 @pytest.mark.parametrize("kind", ["canaries", "membership"])
 def test_a_private_fit_keeps_its_coins(kind):
     found = one_run_attack(LogisticRegression, kind, of_classes=True, **SMALL)

@@ -258,7 +258,7 @@ def test_a_choice_of_records_by_a_generator_of_ones_own_is_marked_as_not_secret(
 # Numbers at the ends of their range ----------------------------------------------------------------------------------
 
 
-@pytest.mark.later("-1.0", "1e-200", "5e-324")
+@pytest.mark.later("-1.0", "1e-200", "5e-324", "1e-101")
 @pytest.mark.parametrize("stated", [5e-324, 1e-200, 1e-101, 0.0, -1.0, np.nan, -np.inf])
 def test_a_radius_too_small_for_its_sensitivity_lets_nothing_through(stated):
     assert float(shrunk_radius(stated)) == 0.0

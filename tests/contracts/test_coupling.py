@@ -57,7 +57,6 @@ def configured(name, difference_clip=None, **fields):
     "adaptive gradient descent, the paper's, None-add-or-remove-one-records",
     "adaptive gradient descent, the paper's, None-replace-one-users",
     "continuous spider, 2.0-add-or-remove-one-records",
-    "continuous spider, 2.0-replace-one-users",
     "continuous spider, momentum, 0.05-add-or-remove-one-users",
     "continuous spider, momentum, 0.05-replace-one-records",
     "continuous spider, momentum, 1.0-add-or-remove-one-records",

@@ -66,7 +66,9 @@ def trial(request):
         by_user=case.by_user,
     )
     with double_precision():
-        yield SolverTrial(case.solver, data, BUDGET, f"{case.name}, {relation}")
+        tried = SolverTrial(case.solver, data, BUDGET, f"{case.name}, {relation}")
+        assert tried.result is not None
+        yield tried
 
 
 @pytest.mark.later(

@@ -151,25 +151,26 @@ def test_records_of_users_are_not_handed_over_as_users():
         InProcessEngine(users).rows(np.arange(3), 3)
 
 
-def test_room_and_place_do_not_round_a_record_otherwise():
+@pytest.mark.at_once("100")
+@pytest.mark.parametrize("width", [4, 100])
+def test_room_and_place_do_not_round_a_record_otherwise(width):
     """Room follows the number of records, places who is drawn: at a far point, of which all but rounding cancels, what
     every record contributes would follow one that comes or goes."""
     generator = np.random.default_rng(0)
-    for width in (4, 100):
-        half = generator.normal(size=(1, width // 2))
-        units = Units.from_arrays(np.tile(half, (300, 2)), np.ones(300), row_bound=1.0)
-        weight = 1e17 * generator.normal(size=width // 2)
-        query = ClippedGradient(loss=losses.logistic, at=np.concatenate([weight, -weight]), clip=0.5)
-        program = jax.jit(partial(traced_sum, query, units.public), static_argnames="room")
-        found = set()
-        for room in (1, 3, 4, 7, 20, 21, 100, 300):
-            private_rows = InProcessEngine(units).rows(np.arange(room), room)
-            for place in {0, room // 2, room - 1}:
-                there = private_rows._replace(private_present=np.arange(room) == place)
-                found.add(
-                    np.asarray(program(in_place(there), np.array([0, room], np.int32), room=room)).tobytes()
-                )
-        assert len(found) == 1
+    half = generator.normal(size=(1, width // 2))
+    units = Units.from_arrays(np.tile(half, (300, 2)), np.ones(300), row_bound=1.0)
+    weight = 1e17 * generator.normal(size=width // 2)
+    query = ClippedGradient(loss=losses.logistic, at=np.concatenate([weight, -weight]), clip=0.5)
+    program = jax.jit(partial(traced_sum, query, units.public), static_argnames="room")
+    found = set()
+    for room in (1, 3, 4, 7, 20, 21, 100, 300):
+        private_rows = InProcessEngine(units).rows(np.arange(room), room)
+        for place in {0, room // 2, room - 1}:
+            there = private_rows._replace(private_present=np.arange(room) == place)
+            found.add(
+                np.asarray(program(in_place(there), np.array([0, room], np.int32), room=room)).tobytes()
+            )
+    assert len(found) == 1
 
 
 def slot_of(sampling=None, blocks=(), mechanism=None):

@@ -225,7 +225,7 @@ def test_users_stand_at_the_same_places_whatever_the_secret_of_their_process(tmp
             np.testing.assert_allclose(whose, np.array(firsts)[[4, 7]] / 20.0, atol=1e-6)
 
 
-@pytest.mark.at_once("changed4-solver", "changed5-penalty")
+@pytest.mark.at_once("changed5-penalty")
 @pytest.mark.parametrize(
     ("changed", "named"),
     [

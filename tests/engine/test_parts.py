@@ -104,6 +104,11 @@ def test_parts_sum_to_what_one_part_sums_to(relation, monkeypatch):
     for layout in ("dense", "sparse users", "mapped"):
         require_parts_agree(KERNEL, units_for(layout, relation), InProcessEngine, monkeypatch)
     require_parts_agree(OWN, units_for("users", relation), ReferenceEngine, monkeypatch)
+
+
+@pytest.mark.later("replace-one")
+@pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
+def test_parts_of_lots_and_of_moments_sum_to_what_one_part_sums_to(relation, monkeypatch):
     units = units_for("dense", relation)
     for name in (
         "gradient at random points",

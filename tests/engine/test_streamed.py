@@ -132,7 +132,7 @@ def test_units_that_are_read_in_blocks_are_those_of_the_arrays(layout, tmp_path)
     require_equal(expected.mapped(matrix, 1.2), units.mapped(matrix, 1.2))
 
 
-@pytest.mark.later("columns", "users")
+@pytest.mark.later("columns", "users", "int16 users")
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("layout", ["columns", "users", "two keys", "int16 users"])
 def test_sums_over_many_parts_have_the_bits_of_those_in_memory(layout, tmp_path):

@@ -89,7 +89,10 @@ def printed(curator, *, rho, growth, phases, ratio):
 
 
 @pytest.mark.later(
-    "add-or-remove-one-1-2.0-1.3", "replace-one-2-1.3333333333333333-1.1", "replace-one-2-2.0-1.3"
+    "add-or-remove-one-1-2.0-1.3",
+    "replace-one-2-1.3333333333333333-1.1",
+    "replace-one-2-2.0-1.3",
+    "replace-one-2-1.3333333333333333-2.0",
 )
 @pytest.mark.parametrize(("kappa", "ratio"), [(2.0, 1.3), (4.0 / 3.0, 1.1), (4.0 / 3.0, 2.0)])
 @pytest.mark.parametrize(("relation", "factor"), [("replace-one", 2), ("add-or-remove-one", 1)])

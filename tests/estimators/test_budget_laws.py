@@ -251,6 +251,7 @@ def squared(model: Any, table: Table) -> float:
     return float(np.mean((model.predict(table.test_features) - table.test_targets) ** 2))
 
 
+@pytest.mark.later("0.001-100.0")
 @pytest.mark.parametrize(("alpha", "epsilon"), but_later([(1e-3, 100.0), (10.0, math.inf)], _PAIRS))
 def test_from_epsilon_100_on_two_classes_are_those_of_scikit_learn(alpha, epsilon):
     records = table(two)

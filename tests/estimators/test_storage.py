@@ -19,7 +19,7 @@ LABELS = ROWS @ [1.0, -1.0, 0.5] > 0
 TWO: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "bounds": (-1, 1), "classes": [0, 1]}
 
 
-def test_a_model_of_eight_bits_is_near_that_of_floats_says_so_and_is_replayed(tmp_path: Path) -> None:
+def test_a_model_of_eight_bits_is_near_that_of_floats_and_says_so() -> None:
     model = LogisticRegression(**TWO, random_state=1, storage="int8").fit(ROWS, LABELS)
     floats = LogisticRegression(**TWO, random_state=1).fit(ROWS, LABELS)
     assert np.linalg.norm(model.coef_ - floats.coef_) < 0.02 * np.linalg.norm(floats.coef_)
@@ -29,6 +29,9 @@ def test_a_model_of_eight_bits_is_near_that_of_floats_says_so_and_is_replayed(tm
     assert not any("Storage" in said for said in floats.privacy_.declared)
     assert model.plan_.public.storage == "int8"
     assert "rows of 8-bit integers" in model.privacy_.to_html()
+
+
+def test_a_model_of_eight_bits_is_replayed(tmp_path: Path) -> None:
     secret = LogisticRegression(**TWO, storage="int8").fit(ROWS, LABELS)
     path = secret.privacy_.save(tmp_path / "report.json", keep_releases=True)
     (verdict,) = verify(path, replayed)

@@ -115,7 +115,7 @@ def tight_pair(batches, relation):
     return trees(ONE_PASS, TABLES, tight_sides(relation, 8), 8, relation, seed)
 
 
-@pytest.mark.at_once("full-replace-one-1.43-1.5", "one pass-add-or-remove-one-0.6973-0.734375")
+@pytest.mark.at_once("full-replace-one-1.43-1.5")
 @pytest.mark.parametrize(
     ("batches", "relation", "expected", "rho"),
     [
@@ -129,8 +129,9 @@ def test_the_tight_case_costs_nearly_what_is_charged(batches, relation, expected
     pair, charged = tight_pair(batches, relation)
     assert pair[0].draws == (1,) * 8
     assert charged == pytest.approx(rho, rel=1e-9)
-    assert largest_cost(*pair) == pytest.approx(expected, abs=1e-3)
-    assert largest_cost(*pair) <= charged
+    largest = largest_cost(*pair)
+    assert largest == pytest.approx(expected, abs=1e-3)
+    assert largest <= charged
 
 
 def without_factor(mechanism):

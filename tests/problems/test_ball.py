@@ -101,6 +101,7 @@ def test_equal_centres_have_themselves_as_lune_points():
     assert np.array_equal(v, at)
 
 
+@pytest.mark.later("8")
 @pytest.mark.parametrize("dimension", [1, 8])
 def test_lunes_give_the_difference_of_ball_averages_of_a_sign(dimension):
     with double_precision():

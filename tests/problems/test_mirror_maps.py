@@ -157,7 +157,7 @@ def test_mirror_steps_minimise_divergence_plus_linear_function(body: Body) -> No
         assert bool(body.constraint.contains(mirror.point(state)))
 
 
-@pytest.mark.later("L2Ball(radius=1.5)", "LpBall(radius=1.2, p=1.5)")
+@pytest.mark.later("L2Ball(radius=1.5)", "LpBall(radius=1.2, p=1.5)", "LpBall(radius=0.4, p=2.0)")
 @each_body
 def test_the_distance_function_is_strongly_convex_and_its_divergence_is_bounded(body: Body) -> None:
     mirror = body.constraint.mirror((SIZE,))

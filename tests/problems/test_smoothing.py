@@ -137,7 +137,7 @@ def test_an_envelope_is_the_one_of_its_definition(loss: GLMLoss, strength: float
     assert np.abs(np.diff(slope) / np.diff(grid)).max() <= envelope.curvature * (1 + 1e-9)
 
 
-@pytest.mark.later("Ramp(width=0.0)-3.0")
+@pytest.mark.later("Ramp(width=0.0)-3.0", "Ramp(width=0.5)-0.3")
 @pytest.mark.parametrize(
     ("loss", "strength"),
     [(losses.ramp(0.0), 3.0), (losses.ramp(0.5), 0.3), (losses.capped(0.8), 0.1)],

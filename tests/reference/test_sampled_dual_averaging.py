@@ -55,7 +55,7 @@ def test_plays_and_outputs_lie_on_the_simplex():
         assert np.min(part) >= 0.0
 
 
-@pytest.mark.later("add-or-remove-one-full batch", "replace-one-one pass")
+@pytest.mark.later("add-or-remove-one-full batch", "replace-one-one pass", "replace-one-full batch")
 @pytest.mark.parametrize("solver", [FULL, ONE_PASS], ids=["full batch", "one pass"])
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 def test_replay_and_price(solver, relation):

@@ -40,7 +40,7 @@ def test_reference_value():
     np.testing.assert_allclose(result.params, [-0.8, 0.0, -0.4], **CLOSE)
 
 
-@pytest.mark.later("1", "2")
+@pytest.mark.later("1", "2", "5")
 @pytest.mark.parametrize("steps", [1, 2, 5, 12])
 def test_the_result_is_in_the_ball_and_has_a_nonzero_a_step_at_most(steps):
     rng = np.random.default_rng(steps)

@@ -98,7 +98,7 @@ def cases():
         yield pytest.param(name, "replace-one", None, id=f"{name}, replace-one")
 
 
-@pytest.mark.at_once("auto, add-or-remove-one", "clipped, add-or-remove-one", "paper, groups")
+@pytest.mark.at_once("clipped, add-or-remove-one", "paper, groups")
 @pytest.mark.parametrize(("name", "relation", "groups"), list(cases()))
 def test_concentrated_points_pass_replay_cost_and_rehearse(name, relation, groups):
     mean, units = EVERY[name], as_units(cluster(N if groups is None else 8 * N), relation)

@@ -283,7 +283,6 @@ def certified(query, units, mechanism, noise):
     "box-on the kink",
     "box-tiny rows",
     "elastic net-all zero",
-    "group lasso-tiny rows",
     "ridge-tiny rows",
 )
 @pytest.mark.parametrize("data", ADVERSARIAL)

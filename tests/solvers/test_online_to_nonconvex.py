@@ -149,7 +149,8 @@ def test_a_matrix_of_parameters_moves_as_its_entries():
     for t in range(4):
         gradient = jnp.cos(jnp.arange(6.0) + t)
         flat, wide = take_step(flat, gradient), take_step(wide, gradient.reshape(3, 2))
-    np.testing.assert_allclose(mean_of_points(wide).reshape(-1), mean_of_points(flat), rtol=1e-13)
+    # Compiled as for users, the norms of the two shapes are summed in two orders: 2e-15 apart at most in 200 such runs.
+    np.testing.assert_allclose(mean_of_points(wide).reshape(-1), mean_of_points(flat), rtol=1e-14)
 
 
 def test_nothing_moves_from_the_first_gradient_on_that_is_not_finite():

@@ -193,7 +193,6 @@ HOSTILE = {
     "clip-many-add-or-remove-one",
     "clip-none-replace-one",
     "clip-not a number-replace-one",
-    "stable-many-add-or-remove-one",
 )
 @pytest.mark.parametrize(("way", "kind", "relation"), in_turn(WAYS, HOSTILE, RELATIONS))
 def test_no_user_moves_a_release_by_more_than_its_sensitivity(way, relation, kind):

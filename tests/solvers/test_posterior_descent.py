@@ -70,7 +70,11 @@ def by_reference(solver, public, problem, transcript, start=None):
     )
 
 
-@pytest.mark.later("problem0-replace-one-1.0-None-None", "problem1-add-or-remove-one-0.1-25-None")
+@pytest.mark.later(
+    "problem0-replace-one-1.0-None-None",
+    "problem1-add-or-remove-one-0.1-25-None",
+    "problem2-replace-one-10.0-40-start2",
+)
 @pytest.mark.parametrize(
     ("problem", "relation", "epsilon", "steps", "start"),
     [

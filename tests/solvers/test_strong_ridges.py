@@ -88,7 +88,7 @@ def test_the_proximal_map_of_a_ridge_ends_where_its_gradient_does():
     np.testing.assert_allclose(by_map, by_gradient, atol=1e-8)
 
 
-@pytest.mark.later("problem0-True", "problem2-True")
+@pytest.mark.later("problem0-True", "problem2-True", "problem1-True")
 @pytest.mark.parametrize(
     ("problem", "exact"),
     [

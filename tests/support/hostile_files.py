@@ -15,7 +15,7 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +186,10 @@ def encoders(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], di
     yield "another shape", document, {"coef": np.zeros((2, 2, 2)), "intercept": np.zeros(())}
 
 
-def files(good: Path) -> Iterator[tuple[str, dict[str, Any], dict[str, Any], bytes]]:
+Hostile = tuple[str, dict[str, Any], dict[str, Any], bytes]
+
+
+def files(good: Path) -> Iterator[Hostile]:
     """Every hostile model: its name, document, arrays and releases."""
     document = json.loads((good / "model.json").read_text())["document"]
     arrays = safetensors.numpy.load((good / "model.safetensors").read_bytes())
@@ -238,20 +241,20 @@ def largest_memory() -> float:
     return max(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) / 2**20
 
 
-def attempts(folder: Path, chosen: Callable[[str], bool] = lambda _: True) -> Iterator[dict[str, Any]]:
-    """What every command makes of the chosen files.
+def attempts(
+    folder: Path, hostile: Iterable[Hostile], forget: Callable[[], None] = forget_largest_memory
+) -> Iterator[dict[str, Any]]:
+    """What every command makes of hostile files.
 
     Args:
         folder: where to write them.
-        chosen: which, by name.
+        hostile: some of `files`.
+        forget: called before each command; by default all that the process holds is forgotten, to measure its memory.
     """
     from privopt.cli import app
 
-    good = save_small_model(folder / "good", of_table=True)
     (folder / "rows.csv").write_text("a,b\n" + "0.5,0.1\n" * 5000)
-    for name, document, arrays, packed in files(good):
-        if not chosen(name):
-            continue
+    for name, document, arrays, packed in hostile:
         model = folder / "hostile"
         shutil.rmtree(model, ignore_errors=True)
         model.mkdir()
@@ -263,7 +266,7 @@ def attempts(folder: Path, chosen: Callable[[str], bool] = lambda _: True) -> It
         (model / "releases.safetensors").write_bytes(packed)
         predicted = ("predict", str(model), str(folder / "rows.csv"), "--output", str(model / "p.parquet"))
         for arguments in (("verify", str(model), "--json"), predicted, ("report", str(model), "--open-path")):
-            forget_largest_memory()
+            forget()
             begun, code = seconds(), None
             out, complaint = io.StringIO(), io.StringIO()
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(complaint):
@@ -285,7 +288,7 @@ def attempts(folder: Path, chosen: Callable[[str], bool] = lambda _: True) -> It
 def main(folder: Path) -> None:
     """Run everything; see above."""
     said: list[dict[str, Any]] = []
-    for each in attempts(folder):
+    for each in attempts(folder, files(save_small_model(folder / "good", of_table=True))):
         said.append(each)
         (folder / "said.json").write_text(json.dumps(said))
 

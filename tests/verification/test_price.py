@@ -167,6 +167,7 @@ def test_what_describes_no_event_is_refused(values):
         price(Fields(values, "event"), REPLACE, 1.0, 1e-6)
 
 
+@pytest.mark.later("1.0-1000.0")
 @pytest.mark.parametrize(
     "size", [*(pytest.param(size, marks=pytest.mark.audit) for size in (1e-300, 1e150)), 1e3, 1e300]
 )

@@ -28,7 +28,7 @@ from privopt.queries.base import (
     RecordSum,
     StatisticOfHeld,
 )
-from privopt.queries.safeguards import argues_its_sensitivity, require_on_sample, require_pure
+from privopt.queries.safeguards import argues_its_sensitivity, is_ours, require_on_sample, require_pure
 from privopt.queries.values import called_on_host
 
 _MOST_SIZES = 16  # of blocks that one call of a compiled step is computed on
@@ -338,6 +338,6 @@ def _blocks_fit(slot: Slot) -> bool:
         are drawn, the room that a compiled program has for them follows the largest, so its order of summation may too:
         each is computed by itself.
     """
-    own = not slot.kind.__module__.startswith("privopt.")
+    own = not is_ours(slot.kind)
     drawn = any(public.drawn for public in slot.publics)
     return not drawn and len(slot.publics) <= (1 if own else _MOST_SIZES)

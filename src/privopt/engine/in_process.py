@@ -57,7 +57,7 @@ from privopt.queries.moments import (
     interval_ends,
 )
 from privopt.queries.payoffs import PayoffMeans, payoff_size
-from privopt.queries.safeguards import row_form_of, stated_sensitivity
+from privopt.queries.safeguards import is_ours, row_form_of, stated_sensitivity
 from privopt.queries.values import ValueSum
 
 
@@ -307,7 +307,7 @@ class InProcessEngine:
         """Records in blocks: two matrix products in NumPy, the coefficients between them in JAX."""
         units, points = self.units, np.asarray(form.points, np.float64)
         # A form of somebody's own may look at how many units there are.
-        own = not type(query).__module__.startswith("privopt.")
+        own = not is_ours(type(query))
         public = units.public if own else of_any_number(units.public)
         private_norms = self._norms(form.norm)
         count = units.private_count if private_draw is None else len(private_draw)

@@ -4,7 +4,9 @@ The engine and the curator ask here, not the query, where a mistake in a class w
 classes the answers are known from the class, so that nothing is computed for them.
 """
 
-from collections.abc import Iterable, Iterator
+import inspect
+import sys
+from collections.abc import Iterator
 from dataclasses import Field, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache, partial
@@ -91,12 +93,8 @@ def argues_its_sensitivity(kind: type[MeanQuery]) -> bool:
     """
     if kind.sensitivity is MeanQuery.sensitivity and _radius_bounds(kind):
         return True
-    for one in kind.__mro__:
-        if "sensitivity_argument" in vars(one):
-            return bool(str(vars(one)["sensitivity_argument"] or "").strip())
-        if _defines(one, (*_COMPUTED_BY, "sensitivity", "finish")) or _overrides(one):
-            return False
-    return False
+    owner = _owner(kind, "sensitivity_argument", (*_COMPUTED_BY, "sensitivity", "finish"))
+    return owner is not None and bool(str(vars(owner)["sensitivity_argument"] or "").strip())
 
 
 def require_on_sample(query: Query | None, request: str) -> None:
@@ -133,7 +131,7 @@ def row_form_of(query: MeanQuery, public: Public) -> RowForm | None:
         return None
     owner = _owner_of_row_form(type(query))
     form = None if owner is None else query.row_form(public)
-    if form is None or owner is None or owner.__module__.startswith("privopt."):
+    if form is None or owner is None or is_ours(owner):
         return form
     if form.norm != _norm_of_radius(query) and (form.norm, _norm_of_radius(query)) not in _BOUNDS:
         return None
@@ -143,12 +141,7 @@ def row_form_of(query: MeanQuery, public: Public) -> RowForm | None:
 @cache
 def _owner_of_row_form(kind: type[RecordSum]) -> type | None:
     """The class whose row form the query uses; None if a class below it computes something else."""
-    for one in kind.__mro__:
-        if "row_form" in vars(one):
-            return one
-        if _defines(one, _COMPUTED_BY) or _overrides(one):
-            return None
-    return None
+    return _owner(kind, "row_form", _COMPUTED_BY)
 
 
 @cache
@@ -221,20 +214,45 @@ def _across(
     return jnp.reshape(private_factors, (-1, *(1,) * (private_vectors.ndim - 1)))
 
 
-def _overrides(kind: type) -> bool:
-    """Whether a class that is not the library's replaces anything of its bases but their name in reports.
+def _owner(kind: type, stated: str, computed_by: tuple[str, ...]) -> type | None:
+    """The class whose statement `stated` holds for a class; None if the class computes something else.
 
-    The library's queries are made of parts, and what holds of the whole may rest on each of them.
+    Among the library's own classes it is the next one that states it, with nothing of `computed_by` defined before. A
+    class of somebody else's, or of its bases and mix-ins, is served by the next class that states it or is the
+    library's, and has every part of that class.
     """
-    if kind.__module__.startswith("privopt."):
-        return False
-    inherited = {name for base in kind.__mro__[1:] for name in vars(base)}
-    own = {name for name in vars(kind) if not name.startswith("__")}
-    return bool(own & inherited - {"name", "_abc_impl", "sensitivity_argument"})
+    served = next((one for one in kind.__mro__ if stated in vars(one) or is_ours(one)), object)
+    if not _has_parts_of(served, kind):
+        return None
+    for one in served.__mro__:
+        if stated in vars(one):
+            return one
+        if any(name in vars(one) for name in computed_by):
+            return None
+    return None
 
 
-def _defines(kind: type, names: Iterable[str]) -> bool:
-    return any(name in vars(kind) for name in names)
+def _has_parts_of(base: type, kind: type) -> bool:
+    """Whether a class replaces nothing of one of its bases but its name in reports and values of fields.
+
+    The library's queries are made of parts, and what holds of the whole may rest on each of them. Parts are compared
+    where Python looks for them, so that a mix-in replaces them as well. A second kind of query among the bases would
+    have the engine compute something else.
+    """
+    parts = {name for one in base.__mro__ for name in vars(one) if not name.startswith("__")}
+    parts -= {"name", "_abc_impl", "sensitivity_argument", *(one.name for one in _fields_of(base))}
+    return all(
+        inspect.getattr_static(kind, name) is inspect.getattr_static(base, name) for name in parts
+    ) and all(
+        issubclass(base, one) or issubclass(one, base) for one in kind.__mro__ if issubclass(one, Query)
+    )
+
+
+@cache
+def is_ours(kind: type) -> bool:
+    """Whether a class is the library's own: a module of the library has it under its name."""
+    module = kind.__module__
+    return module.startswith("privopt.") and getattr(sys.modules.get(module), kind.__name__, None) is kind
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -253,12 +271,14 @@ def require_pure(query: Query, public: Public) -> None:
     The library's own queries with the library's own losses have none, and are not traced.
 
     Raises:
-        ValueError: a record would leave the program other than through the sum, or the value is not of its shape.
+        ValueError: a record would leave the program other than through the sum, or the value is not of its shape, or
+            the query holds something under the name of a part of its class.
         TypeError: the class was not decorated by `query`.
     """
     if isinstance(query, MeanQuery):
+        _require_parts_of_class(query)
         statics = tuple(getattr(query, name) for name in _static_names(type(query)))
-        if not _is_ours(type(query), statics):
+        if not _is_all_ours(type(query), statics):
             _trace(query, public)
 
 
@@ -375,6 +395,28 @@ def _static_names(kind: type) -> tuple[str, ...]:
     return tuple(one.name for one in _fields_of(kind) if one.metadata.get("static"))
 
 
+def _require_parts_of_class(query: MeanQuery) -> None:
+    """Refuse a query that holds, as a field or otherwise, what stands for a method: its class is what is judged."""
+    hidden = _hidden_parts(type(query), tuple(vars(query)))
+    if hidden:
+        raise ValueError(
+            f"{query.name} holds a value under the name of a part of its class ({', '.join(hidden)}), which would take "
+            "its place: give it another name, or write the part as a method of a subclass."
+        )
+
+
+@cache
+def _hidden_parts(kind: type, names: tuple[str, ...]) -> list[str]:
+    """Those names under which a base of the class has something else than a field."""
+    return [
+        name
+        for name in names
+        if any(
+            name in vars(one) and name not in {each.name for each in _fields_of(one)} for one in kind.__mro__
+        )
+    ]
+
+
 def _fields_of(query: Any) -> tuple[Field[Any], ...]:
     return fields(query) if is_dataclass(query) else ()
 
@@ -402,9 +444,9 @@ def _primitives(jaxpr: Any) -> Iterator[str]:
 
 
 @cache
-def _is_ours(kind: type, statics: tuple[Any, ...]) -> bool:
+def _is_all_ours(kind: type, statics: tuple[Any, ...]) -> bool:
     """Whether a query and all that it is made of are the library's: then nothing in it has effects."""
-    return kind.__module__.startswith("privopt.") and all(_known(value) for value in statics)
+    return is_ours(kind) and all(_known(value) for value in statics)
 
 
 def _known(value: Any) -> bool:
@@ -412,6 +454,6 @@ def _known(value: Any) -> bool:
         return True
     if isinstance(value, tuple | list):
         return all(_known(part) for part in value)
-    if not type(value).__module__.startswith("privopt.") or not is_dataclass(value):
+    if not is_ours(type(value)) or not is_dataclass(value):
         return False
     return all(_known(getattr(value, one.name)) for one in fields(value))
