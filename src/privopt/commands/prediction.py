@@ -21,7 +21,7 @@ from privopt.tables.schema import Schema
 from privopt.tables.table import Table
 
 
-def run(directory: Path | None, files: Sequence[str], *, output: Path | None, keep: Sequence[str]) -> None:
+def run(directory: Path, files: Sequence[str], *, output: Path | None, keep: Sequence[str]) -> None:
     """Write one prediction for each row, beside the columns to be kept; memory does not grow with the table.
 
     Raises:
@@ -35,7 +35,6 @@ def run(directory: Path | None, files: Sequence[str], *, output: Path | None, ke
             "--output": (output, "the file to write the predictions to"),
         }
     )
-    assert directory is not None
     assert output is not None
     table_file(output, overwrite=True)
     with limited(WORK, f"the model {str(directory)!r}"):

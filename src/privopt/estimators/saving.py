@@ -177,13 +177,12 @@ def _rebuilt(document: Mapping[str, Any], arrays: Mapping[str, Any], packed: byt
     if stored["class"] not in SAVED:
         raise LookupError
     model = getattr(importlib.import_module("privopt"), stored["class"])(**arguments)
-    names: Any = stored.get("names")
     shape = Shape(
         width=coef.shape[-1],
         n=stored["n"],
         by_user=report.unit == "user",
         is_sparse=stored["sparse"],
-        names=names,
+        names=stored.get("names"),
         budget=report.budget,
     )
     labels = read(stored["labels"]) if "labels" in stored else None

@@ -52,7 +52,9 @@ def read_table(path: str | Path, schema: Schema, *, columns: Iterable[str] | Non
     Raises:
         TableError: the file is missing, of another format, damaged, or lacks a column.
     """
-    file, wanted = _columns_in(path, schema, columns)
+    file = _existing(path)
+    wanted = [schema.column(name).name for name in (schema.names if columns is None else columns)]
+    require_columns(str(file), table_columns(file, schema.format), wanted, separator(file, schema.format))
     if delimiter(file) is None:
         return guarded(file, lambda: read_parquet(file, wanted))
     require_no_lists(schema, wanted)
@@ -168,15 +170,6 @@ def new_table(path: Path) -> Generator[Callable[[Any], None]]:
     except OSError as error:
         reason = error.strerror or "the system refused"
         raise TableError(f"{str(path)!r} cannot be written: {reason}.") from None
-
-
-def _columns_in(path: str | Path, schema: Schema, columns: Iterable[str] | None) -> tuple[Path, list[str]]:
-    """The file, and the columns wanted of it, all of which are in the schema and in its header."""
-    file = _existing(path)
-    wanted = [schema.column(name).name for name in (schema.names if columns is None else columns)]
-    present = table_columns(file, schema.format)
-    require_columns(str(file), present, wanted, separator(file, schema.format))
-    return file, wanted
 
 
 def require_columns(shown: str, present: Sequence[str], wanted: Sequence[str], text: str | None) -> None:
