@@ -56,6 +56,7 @@ def test_what_is_registered_with_jax_is_registered_when_somebody_else_loads_it()
         from privopt.problems.regularisers import MappedRidge
         import jax, numpy as np
         from privopt.precision import double_precision
+        assert float(jax.jit(lambda each: each.strengths.sum())(MappedRidge(np.eye(2), np.ones(2)))) == 2.0
         with double_precision():
             ridge = MappedRidge(np.eye(2), np.ones(2))
             assert len(jax.tree.leaves(ridge)) == 2

@@ -29,12 +29,11 @@ class Compiled:
     def made(self) -> Any:
         """What numba makes of it."""
         _watch_forks()
-        function: Any = self.__wrapped__  # pyright: ignore[reportAttributeAccessIssue]
-        names = function.__globals__
-        for name in function.__code__.co_names:
-            if isinstance(names.get(name), Compiled):
-                names[name] = names[name].made
-        return self._make(function)
+        names = self.__wrapped__.__globals__  # pyright: ignore[reportAttributeAccessIssue]
+        called = {
+            name: one.made for name, one in names.items() if self._calls(name) and isinstance(one, Compiled)
+        }
+        return self._make(self.in_python(**called))
 
     def __call__(self, *arguments: Any) -> Any:
         return self.made(*arguments)
@@ -47,7 +46,16 @@ class Compiled:
     def in_python(self, **names: Any) -> Callable[..., Any]:
         """The function as Python runs it, with other values in the place of some that it reads from its module."""
         function: Any = self.__wrapped__  # pyright: ignore[reportAttributeAccessIssue]
-        return FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__)
+        copy = FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__)
+        copy.__module__, copy.__qualname__, copy.__doc__ = (
+            function.__module__,
+            function.__qualname__,
+            function.__doc__,
+        )
+        return copy
+
+    def _calls(self, name: str) -> bool:
+        return name in self.__wrapped__.__code__.co_names  # pyright: ignore[reportAttributeAccessIssue]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

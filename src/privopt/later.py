@@ -6,10 +6,12 @@ type checkers, and stand-ins that cost nothing otherwise.
 
 import functools
 import importlib
+import importlib.util
 import os
 import sys
 import threading
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -93,17 +95,22 @@ _contexts = _Contexts()
 
 def _load() -> ModuleType:
     """JAX, with everything registered that waited for it, in the precision that the thread is in."""
-    global _loaded
     if _loaded is None:
-        with _lock:
-            loaded = importlib.import_module("jax")
-            importlib.import_module("jax.numpy")
-            while _waiting:
-                _waiting.pop(0)()
-            _loaded = loaded
+        _register(importlib.import_module("jax"))
     for context in _contexts.open:
         context.settle()
+    assert _loaded is not None
     return _loaded
+
+
+def _register(loaded: ModuleType) -> None:
+    """Register what waited for JAX, which somebody has loaded; without the lock, an import may wait for another."""
+    global _loaded
+    importlib.import_module("jax.numpy")
+    with _lock:
+        while _waiting:
+            _waiting.pop(0)()
+        _loaded = loaded
 
 
 def _is_loaded() -> bool:
@@ -113,11 +120,41 @@ def _is_loaded() -> bool:
 
 def _when_loaded(register: Callable[[], object]) -> None:
     """Register now if JAX is there, or as soon as it is."""
-    if _is_loaded():
-        register()
-    else:
-        with _lock:
+    with _lock:
+        if not _is_loaded():
             _waiting.append(register)
+            return
+    register()
+
+
+class _Watch:
+    """Tells when somebody else imports JAX: their own `jax.jit` then knows our classes."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """The module's own, whose loader registers what waits once it has loaded it."""
+        del path, target
+        if name != "jax" or getattr(_watching, "now", False):
+            return None
+        _watching.now = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            _watching.now = False
+        if spec is None or spec.loader is None:
+            return spec
+        run = spec.loader.exec_module
+
+        def load(module: ModuleType) -> None:
+            run(module)
+            _register(module)
+
+        spec.loader.exec_module = load
+        return spec
+
+
+_watching = threading.local()
+if "jax" not in sys.modules:
+    sys.meta_path.insert(0, _Watch())  # pyright: ignore[reportArgumentType]
 
 
 class DoublePrecision:
@@ -219,6 +256,8 @@ class _Jitted:
         return _load().jit(self.__wrapped__, **self._options)  # pyright: ignore[reportAttributeAccessIssue]
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
+        if _unsettled:
+            _load()
         return self._made(*arguments, **named)
 
     def __getattr__(self, name: str) -> Any:

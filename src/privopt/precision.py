@@ -91,9 +91,9 @@ def jitted(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
 def as_released(value: Any) -> Any:
     """A released array for a run, which does not write to it: NumPy's in a run in NumPy, else JAX's."""
     if is_in_numpy():
-        view = np.asarray(value).view()
-        view.flags.writeable = False
-        return view
+        copy = np.array(value)  # of its own: what is recorded stays as it is
+        copy.flags.writeable = False
+        return copy
     # A NumPy array goes through a compiled identity, which takes a quarter of the time of `asarray`.
     return _identity(value) if isinstance(value, np.ndarray) else jnp.asarray(value)
 

@@ -12,10 +12,14 @@ from scipy import sparse
 from privopt import Units
 from privopt.engine import plain_sums
 from privopt.engine.in_process import InProcessEngine
-from privopt.precision import double_precision, run_in_numpy
+from privopt.precision import as_released, double_precision, run_in_numpy
 from privopt.problems import losses
+from privopt.problems.constraints import L2Ball
+from privopt.problems.problem import Problem
+from privopt.problems.regularisers import Ridge
 from privopt.queries.moments import TargetMagnitudes
 from privopt.queries.slopes import ClippedGradient
+from privopt.solvers import GradientDescent, Whitening
 
 LOSSES = [
     losses.logistic,
@@ -132,7 +136,51 @@ def test_users_are_summed_by_the_kernels() -> None:
     units = Units.from_arrays(
         rows, np.ones(6), row_bound=2.0, groups=[0, 0, 1, 1, 2, 2], max_records_per_user=2
     )
-    query = gradient(losses.logistic, np.zeros(2), 1.0)
-    form = query.row_form(units.public)
-    assert form is not None
-    assert not plain_sums.supports(units, form)
+    assert not plain_sums.supports(units, gradient(losses.logistic, np.zeros(2), 1.0))
+
+
+# ---- What is not the library's own is never computed so ----------------------------------------------------
+
+
+class OwnSlope(losses.Logistic):
+    """A loss of somebody's own, whose slope looks at a whole block."""
+
+    def slope(self, prediction: Any, target: Any) -> Any:
+        """Not a function of one record."""
+        assert not isinstance(prediction, np.ndarray), "a block of private predictions was handed over"
+        return super().slope(prediction, target)
+
+
+class OwnRidge(Ridge):
+    """A penalty of somebody's own."""
+
+
+class OwnDescent(GradientDescent):
+    """A solver of somebody's own."""
+
+
+def test_parts_of_somebodys_own_are_not_run_in_numpy() -> None:
+    descent, whitened = GradientDescent(), Whitening(inner=GradientDescent())
+    for solver in (descent, whitened):
+        assert solver.steps_in_numpy(Problem(losses.logistic, Ridge(0.1)))
+        assert solver.steps_in_numpy(Problem(losses.softmax(3)))
+        assert not solver.steps_in_numpy(Problem(OwnSlope(), Ridge(0.1)))
+        assert not solver.steps_in_numpy(Problem(losses.logistic, OwnRidge(0.1)))
+        assert not solver.steps_in_numpy(Problem(losses.logistic, constraint=L2Ball(1.0)))
+    assert not OwnDescent().steps_in_numpy(Problem(losses.logistic))
+    assert not Whitening(inner=OwnDescent()).steps_in_numpy(Problem(losses.logistic))
+    units = hostile_units(20, 2)
+    assert not plain_sums.supports(units, gradient(OwnSlope(), np.zeros(2), 1.0))
+    with run_in_numpy():
+        InProcessEngine(units).clipped_sum(gradient(OwnSlope(), np.zeros(2), 1.0))
+
+
+def test_a_released_array_is_no_window_on_the_record() -> None:
+    recorded = np.ones(3)
+    with run_in_numpy():
+        released = as_released(recorded)
+        with pytest.raises(ValueError, match="read-only"):
+            released[0] = 2.0
+        released.flags.writeable = True
+        released[0] = 2.0
+    assert recorded[0] == 1.0

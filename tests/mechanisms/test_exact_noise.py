@@ -10,6 +10,7 @@ from randomgen import AESCounter, ChaCha
 from scipy import stats
 from tests.support.scale_checks import LEVEL, frequency_p_value
 
+from privopt.compilation import Compiled
 from privopt.data import participants
 from privopt.mechanisms import exact_noise
 from privopt.mechanisms.exact_noise import DOUBT, FINEST, ExactNoise
@@ -276,3 +277,17 @@ def test_the_programs_own_decimal_arithmetic_changes_no_draw(monkeypatch: pytest
 def edge_sample() -> list[int]:
     """Gaps between those in a sample that float64 leaves in doubt."""
     return [participants._settled(2**63, rate, 9, lambda: 2**63) for rate in (0.5, 0.3, 0.01)]
+
+
+@pytest.mark.parametrize("laplace", [False, True])
+def test_few_draws_in_python_are_those_of_the_compiled_loop(laplace: bool) -> None:
+    for exponent in (FINEST, 30, 3, -2):
+        noise = [ExactNoise(np.random.PCG64(7)) for _ in range(2)]
+        sizes = (1, 11, 3000, 2)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Compiled, "is_made", False)
+            few = [noise[0]._draw((size,), exponent, laplace) for size in sizes]
+            patch.setattr(exact_noise, "FEW", -1)
+            compiled = [noise[1]._draw((size,), exponent, laplace) for size in sizes]
+        for one, other in zip(few, compiled, strict=True):
+            np.testing.assert_array_equal(one, other)

@@ -184,7 +184,7 @@ class InProcessEngine:
         # A user's average has no scalar clip in the l_inf norm.
         if form is None or (form.norm != "l2" and public.unit == "user"):
             return self._plain.chunked_sum(query, private_draw, by_rows=False)
-        if is_in_numpy() and plain_sums.supports(self.units, form):
+        if is_in_numpy() and plain_sums.supports(self.units, query):
             private_norms, private_inverses = self._norms(form.norm), self._inverse_norms(form.norm)
             return plain_sums.plain_sum(self.units, form, private_norms, private_inverses, private_draw)
         if fast_path.supports(self.units, form):

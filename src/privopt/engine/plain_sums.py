@@ -12,15 +12,21 @@ from scipy import sparse
 from privopt.data.rows import block_length, take_rows
 from privopt.data.units import Units
 from privopt.engine.rounding import BLOCK_ROWS, BlockedSum
-from privopt.queries.base import RowForm, clip_rows_to_ball, shrunk_radius
+from privopt.problems.losses import GLMLoss
+from privopt.queries.base import MeanQuery, RowForm, clip_rows_to_ball, shrunk_radius
+from privopt.queries.safeguards import known
+from privopt.queries.slopes import ClippedGradient
 
 
-def supports(units: Units, form: RowForm) -> bool:
-    """Whether `plain_sum` computes a row form: that of a gradient at one point, where a unit is a record."""
-    kernel = form.kernel
-    return (
-        kernel is not None and kernel.kind == "gradient" and form.norm == "l2" and units.public.unit != "user"
-    )
+def supports(units: Units, query: MeanQuery) -> bool:
+    """Whether `plain_sum` computes a query: a gradient of one of the library's losses, where a unit is a record.
+
+    Privacy:
+        By exact type: a formula of somebody else's, which may depend on more than one record, sees no block of records.
+    """
+    if type(query) is not ClippedGradient or units.public.unit == "user":
+        return False
+    return isinstance(query.loss, GLMLoss) and query.loss.kernel_code is not None and known(query.loss)
 
 
 def plain_sum(
@@ -34,7 +40,7 @@ def plain_sum(
 
     Args:
         units: the data.
-        form: what to compute; `supports` accepts it.
+        form: of a query that `supports` accepts.
         private_norms: of the stored rows, rounded up.
         private_inverses: 1 / norm, rounded down; any positive number for zero rows.
         private_draw: which records take part; None for all.

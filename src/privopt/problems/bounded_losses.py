@@ -13,6 +13,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import numpy as np
+
 from privopt.later import jax, jnp
 from privopt.named_arguments import refuses_unknown
 from privopt.precision import arrays_of
@@ -256,7 +258,11 @@ def smoothed_step_slope(position: Values, halfwidth: float) -> Values:
 def sigmoid(position: Values) -> Values:
     """`1 / (1 + exp(-x))`."""
     xp = arrays_of(position)
-    return jax.nn.sigmoid(position) if xp is jnp else 1.0 / (1.0 + xp.exp(-position))
+    if xp is jnp:
+        return jax.nn.sigmoid(position)
+    return 1.0 / (
+        1.0 + np.exp(np.minimum(np.maximum(-position, -708.0), 708.0))
+    )  # subnormal numbers take longer
 
 
 def as_label(target: Values) -> Values:

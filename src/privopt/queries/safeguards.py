@@ -446,14 +446,15 @@ def _primitives(jaxpr: Any) -> Iterator[str]:
 @cache
 def _is_all_ours(kind: type, statics: tuple[Any, ...]) -> bool:
     """Whether a query and all that it is made of are the library's: then nothing in it has effects."""
-    return is_ours(kind) and all(_known(value) for value in statics)
+    return is_ours(kind) and all(known(value) for value in statics)
 
 
-def _known(value: Any) -> bool:
+def known(value: Any) -> bool:
+    """Whether a value, with all that it is made of, is plain or of the library's own classes."""
     if value is None or is_array(value) or isinstance(value, bool | int | float | str | Enum):
         return True
     if isinstance(value, tuple | list):
-        return all(_known(part) for part in value)
+        return all(known(part) for part in value)
     if not is_ours(type(value)) or not is_dataclass(value):
         return False
-    return all(_known(getattr(value, one.name)) for one in fields(value))
+    return all(known(getattr(value, one.name)) for one in fields(value))

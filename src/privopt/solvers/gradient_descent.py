@@ -40,6 +40,7 @@ from privopt.problems.losses import GLMLoss, Logistic
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser, Ridge, strongest
 from privopt.public import Public
+from privopt.queries.safeguards import known
 from privopt.queries.slopes import ClippedGradient
 from privopt.result import Outcome, ending
 from privopt.solvers.base import StepwiseSolver
@@ -317,10 +318,13 @@ class GradientDescent(StepwiseSolver):
         return None
 
     def steps_in_numpy(self, problem: Problem) -> bool:
-        """Of the library's generalised-linear losses, with a ridge or no penalty, and no set."""
-        known = isinstance(problem.loss, GLMLoss) and problem.loss.kernel_code is not None
-        free = isinstance(problem.constraint, Unconstrained)
-        return known and free and isinstance(problem.regulariser, Ridge | NoRegulariser)
+        """Of the library's own generalised-linear losses, with its ridge or no penalty, and no set."""
+        loss, parts = problem.loss, (type(problem.regulariser), type(problem.constraint))
+        plain = type(self) is GradientDescent and parts in (
+            (Ridge, Unconstrained),
+            (NoRegulariser, Unconstrained),
+        )
+        return plain and isinstance(loss, GLMLoss) and loss.kernel_code is not None and known(loss)
 
     def filled(self, instance: Instance) -> Self:
         """The open fields from public numbers.

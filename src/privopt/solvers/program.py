@@ -169,7 +169,7 @@ class Program(abc.ABC, Generic[P]):
             )
 
     def steps_in_numpy(self, problem: P) -> bool:
-        """Whether it has steps and queries that NumPy computes as well as JAX does, for this problem."""
+        """Whether NumPy computes its steps and queries as JAX does: of the library's own parts only, by exact type."""
         del problem
         return False
 

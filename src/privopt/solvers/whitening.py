@@ -362,7 +362,10 @@ class Whitening(FrontEnd):
 
     def steps_in_numpy(self, problem: Problem) -> bool:
         """As its inner solver."""
-        return isinstance(self.inner, GradientDescent) and self.inner.steps_in_numpy(problem)
+        inner = self.inner
+        return (
+            type(self) is Whitening and isinstance(inner, GradientDescent) and inner.steps_in_numpy(problem)
+        )
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Release the second moment, run the inner solver in its coordinates, then correct the predictions."""
