@@ -26,6 +26,7 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.task import Instance
 from privopt.precision import double_precision
 from privopt.public import Relation
+from privopt.solvers import program
 from privopt.testing.solvers import SolverTrial
 from privopt.testing.toy_data import ToyData
 
@@ -69,6 +70,25 @@ def trial(request):
         tried = SolverTrial(case.solver, data, BUDGET, f"{case.name}, {relation}")
         assert tried.result is not None
         yield tried
+
+
+@pytest.mark.audit
+@pytest.mark.parametrize(
+    ("case", "relation"),
+    [pair for pair in CASES if pair[0].solver.steps_in_numpy(pair[0].problem) and not pair[0].by_user],
+    ids=lambda part: getattr(part, "name", part),
+)
+def test_what_runs_in_numpy_keeps_every_promise_by_kernels_as_well(case, relation, monkeypatch):
+    """The rows of a case are few: without a limit of 0 no kernel would sum them."""
+    monkeypatch.setattr(program, "ROW_PASSES", 0.0)
+    data = ToyData(problem=case.problem, relation=Relation.parse(relation), records=N, columns=D, by_user=False)
+    with double_precision():
+        tried = SolverTrial(case.solver, data, BUDGET, case.name)
+        tried.require_repeatable()
+        tried.require_control()
+        tried.require_plan()
+        assert tried.require_sensitivities() >= 1
+        tried.require_ordinary_ending()
 
 
 @pytest.mark.later(
