@@ -81,7 +81,9 @@ def trial(request):
 def test_what_runs_in_numpy_keeps_every_promise_by_kernels_as_well(case, relation, monkeypatch):
     """The rows of a case are few: without a limit of 0 no kernel would sum them."""
     monkeypatch.setattr(program, "ROW_PASSES", 0.0)
-    data = ToyData(problem=case.problem, relation=Relation.parse(relation), records=N, columns=D, by_user=False)
+    data = ToyData(
+        problem=case.problem, relation=Relation.parse(relation), records=N, columns=D, by_user=False
+    )
     with double_precision():
         tried = SolverTrial(case.solver, data, BUDGET, case.name)
         tried.require_repeatable()

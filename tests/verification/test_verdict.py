@@ -4,9 +4,11 @@ import copy
 import functools
 import json
 
+import numpy as np
 import pytest
 from tests.support import report_samples as samples
 
+import privopt
 from privopt.curator.transcript import Transcript, unanswered
 from privopt.ledger.events import EveryUnit, GaussianEvent
 from privopt.public import Relation
@@ -252,3 +254,23 @@ def test_a_report_with_releases_whose_noise_was_never_stated_is_not_confirmed():
     assert [check.sentence for check in verdict.checks if check.outcome is Outcome.UNCHECKED] == [
         "the scale or the sensitivity is not stated: Hessian"
     ]
+
+
+def test_a_sensitivity_that_the_losses_slope_bounds_is_not_refuted():
+    """The ramp's slope is at most 1/2, so a gradient of rows within R moves by R at most, however large the clip is."""
+    draw = np.random.default_rng(0)
+    features = draw.uniform(-1, 1, (300, 3))
+    model = privopt.RobustClassifier(
+        epsilon=1.0,
+        delta=1e-6,
+        bounds=(-1, 1),
+        classes=[0, 1],
+        solver=privopt.solvers.GradientDescent(clip=8.0, steps=3),
+    ).fit(features, (features[:, 0] > 0).astype(int))
+    verdict = verdict_on(json.loads(model.privacy_.to_json()))
+    (bound,) = (check for check in verdict.checks if check.subject == "bounds")
+    assert bound.outcome is Outcome.UNCHECKED
+    assert "0.125 of twice the clip" in bound.sentence
+    document = json.loads(model.privacy_.to_json())
+    document["plan"]["public"]["row_bound"] = 100.0
+    assert any(check.outcome is Outcome.FAILS for check in verdict_on(document).checks)
