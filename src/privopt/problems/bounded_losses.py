@@ -11,7 +11,7 @@ Source:
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -257,7 +257,7 @@ def smoothed_step_slope(position: Values, halfwidth: float) -> Values:
 
 def sigmoid(position: Values) -> Values:
     """`1 / (1 + exp(-x))`."""
-    xp = arrays_of(position)
+    xp: Any = arrays_of(position)
     if xp is jnp:
         return jax.nn.sigmoid(position)
     return 1.0 / (
