@@ -193,7 +193,6 @@ def test_records_stay_in_their_blocks_and_no_other_key_is_taken(tmp_path, monkey
     assert not np.array_equal(first[0][0].within(0, ROWS), found[2][0][0].within(0, ROWS))
 
 
-@pytest.mark.audit
 def test_units_that_another_process_might_not_find_again_are_not_cut(tmp_path, monkeypatch, table):
     account = Account(9.0, 1e-5)
     with (

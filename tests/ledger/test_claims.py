@@ -77,7 +77,6 @@ def test_what_was_counted_of_a_paid_run_is_missed(path: Path) -> None:
         begun(path, LINES)
 
 
-@pytest.mark.audit
 def test_one_process_has_a_claim_until_it_is_killed(path: Path) -> None:
     command = [sys.executable, "-c", WAITING, str(path), KEY, LINES[0]]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ) as child:
