@@ -13,8 +13,6 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-import numpy as np
-
 from privopt.later import jax, jnp
 from privopt.named_arguments import refuses_unknown
 from privopt.precision import arrays_of
@@ -260,9 +258,8 @@ def sigmoid(position: Values) -> Values:
     xp: Any = arrays_of(position)
     if xp is jnp:
         return jax.nn.sigmoid(position)
-    return 1.0 / (
-        1.0 + np.exp(np.minimum(np.maximum(-position, -708.0), 708.0))
-    )  # subnormal numbers take longer
+    exponents = xp.minimum(xp.maximum(-position, -708.0), 708.0)  # subnormal numbers would take longer
+    return 1.0 / (1.0 + xp.exp(exponents))
 
 
 def as_label(target: Values) -> Values:
