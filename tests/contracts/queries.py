@@ -77,6 +77,7 @@ from privopt.queries.payoffs import (
     PlayerGradient,
     PlayerSlope,
 )
+from privopt.queries.safeguards import is_ours
 from privopt.queries.scores import (
     Accuracy,
     BoundedLoss,
@@ -575,5 +576,4 @@ def concrete_queries() -> Iterator[type[Query]]:
     found = [Query]
     for kind in found:
         found += kind.__subclasses__()
-    wanted: Callable[[Any], bool] = lambda kind: kind.__module__.startswith("privopt.")  # noqa: E731
-    yield from {kind for kind in found if wanted(kind) and not inspect.isabstract(kind)}
+    yield from {kind for kind in found if is_ours(kind) and not inspect.isabstract(kind)}

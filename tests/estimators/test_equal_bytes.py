@@ -150,7 +150,16 @@ FITS: dict[str, Callable[[], bytes]] = {
 }
 AT_ONCE = ("LogisticRegression", "SyntheticData", "user_mean")
 # Functions of a curator that somebody else has opened, and what computes from public numbers alone.
-OF_NO_UNITS = {"certify", "clip_from", "double_precision", "losses", "plan", "resumable", "select_stationary"}
+OF_NO_UNITS = {
+    "certify",
+    "clip_from",
+    "double_precision",
+    "load",
+    "losses",
+    "plan",
+    "resumable",
+    "select_stationary",
+}
 
 
 @pytest.fixture(autouse=True)

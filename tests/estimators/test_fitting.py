@@ -145,7 +145,7 @@ def test_users_are_protected_as_wholes() -> None:
     model = configured(LogisticRegression, max_records_per_user=3, user_weighting="user").fit(
         X, y, groups=users
     )
-    assert (model.privacy_.unit, model.privacy_.n, model.privacy_.records_per_unit) == ("user", 60, 3)
+    assert (model.privacy_.unit, model.privacy_.n, model.plan_.public.records_per_unit) == ("user", 60, 3)
     assert any("Number of users: public" in sentence for sentence in model.privacy_.declared)
     with pytest.raises(ValueError, match="groups must have shape"):
         configured(LogisticRegression).fit(X, y, groups=users[:-1])

@@ -186,7 +186,7 @@ def test_the_defaults_are_public_and_grow_with_the_signal():
 def test_without_privacy_it_converges_by_name():
     rows, targets, units = toy_units(200)
     problem = Problem(losses.logistic, Ridge(0.1))
-    assert SOLVERS["correlated-noise-descent"] is CorrelatedNoiseDescent
+    assert type(SOLVERS["correlated-noise-descent"]()) is CorrelatedNoiseDescent
     found = privopt.minimize(
         problem, units, budget=NO_PRIVACY, solver="correlated-noise-descent", random_state=0
     )
