@@ -23,6 +23,10 @@ from privopt.report.words import at_most, number, several
 
 MOST_LINES = 20  # payments shown
 BAR, SHORT_BAR = 24, 10  # letters of a full bar
+MEANING = {
+    Relation.REPLACE_ONE: "replace-one: its data may be replaced by any other",
+    Relation.ADD_OR_REMOVE_ONE: "add-or-remove-one: it may be there or not",
+}
 ADDED_UP = {
     "zcdp": "by zero-concentrated differential privacy (all fits but sampled ones)",
     "gaussian": "by Gaussian differential privacy (fits with Gaussian noise alone)",
@@ -176,7 +180,7 @@ def _terms(statement: Statement) -> list[tuple[str, str]]:
     protected = "every fit protects as the first does" if statement.unit is None else f"one {statement.unit}"
     return [
         ("keeps", f"{terms.budget}, for all fits together"),
-        ("protected", f"{protected}; {screen.MEANING[terms.relation]}"),
+        ("protected", f"{protected}; {MEANING[terms.relation]}"),
         ("fits add up", ADDED_UP[terms.composition]),
         *(
             (("set aside", f"delta {number(terms.bad_event_delta, 3)} for bad events and rounding"),)

@@ -13,7 +13,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from privopt.errors import PrivoptError
 from privopt.printable import printable
-from privopt.public import Relation
 from privopt.report.words import number, several
 
 if TYPE_CHECKING:
@@ -25,10 +24,6 @@ NOT_PRIVATE_SEED = (
     "NOT PRIVATE: the noise comes from --random-state {seed}; whoever knows or guesses it can subtract the noise. Use "
     "a seed to test, never for a model that leaves your hands."
 )
-MEANING = {
-    Relation.REPLACE_ONE: "replace-one: its data may be replaced by any other",
-    Relation.ADD_OR_REMOVE_ONE: "add-or-remove-one: it may be there or not",
-}
 MOST_TEXT = 10_000  # letters of a line
 NOTHING_SPENT = "Nothing was spent: no release was made."
 NOTHING_NOW = "Nothing was spent now; what the run in --resume was charged before stays charged."
