@@ -43,6 +43,10 @@ def test_importing_an_estimator_loads_little() -> None:
     assert sum(name.partition(".")[0] == "privopt" for name in loaded) <= MOST_MODULES
 
 
+def test_a_help_page_loads_no_numpy() -> None:
+    assert "numpy" not in loaded_by("import privopt.cli")
+
+
 def test_fits_to_few_records_load_no_compiler() -> None:
     assert not loaded_by(FITS) & HEAVY
 

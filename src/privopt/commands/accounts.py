@@ -19,6 +19,7 @@ from privopt.ledger.claims import CounterBeside, CounterFolder
 from privopt.ledger.default_account import ACCOUNT, Line, Policy, Statement
 from privopt.ledger.ledger import SEEDED
 from privopt.printable import printable
+from privopt.public import Relation
 from privopt.report.words import at_most, number, several
 
 MOST_LINES = 20  # payments shown

@@ -13,7 +13,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from privopt.errors import PrivoptError
 from privopt.printable import printable
-from privopt.report.words import number, several
 
 if TYPE_CHECKING:
     from privopt.curator.base import Observer
@@ -77,6 +76,8 @@ def show_plan(
 
 def price_row(plan: "Plan", how_delta: str = "") -> str:
     """The guarantee of a plan in words."""
+    from privopt.report.words import number  # late: a help page needs no NumPy
+
     if math.isinf(plan.budget.epsilon):
         return "epsilon is infinite: no privacy"
     remark = f" ({how_delta})" if how_delta else ""
@@ -85,6 +86,8 @@ def price_row(plan: "Plan", how_delta: str = "") -> str:
 
 def spent(plan: "Plan", made: int) -> str:
     """What a fit that was stopped has cost."""
+    from privopt.report.words import several  # late: a help page needs no NumPy
+
     return (
         f"Stopped after {made:,} of {several(plan.releases, 'release')}. Fitting had begun: count its whole price as "
         f"spent on these data, {price_row(plan)}."
@@ -126,6 +129,8 @@ def plan_facts(plan: "Plan", n: int, how_n: str, how_delta: str) -> dict[str, An
 
 def guarantee_rows(report: "PrivacyReport") -> list[tuple[str, str]]:
     """What a run that is done guarantees, and how it ended, as labelled lines."""
+    from privopt.report.words import number  # late: a help page needs no NumPy
+
     guarantee = f"epsilon {number(report.epsilon)} at delta {number(report.delta, 3)}"
     return [
         ("guarantee", guarantee if report.is_private else "none: NOT PRIVATE"),
@@ -247,6 +252,8 @@ class PlainGroup(TyperGroup):
 
 def clearer(message: str) -> str:
     """The sentence of the argument parser, with the new name of an option, or with what is wrong with a number."""
+    from privopt.report.words import number  # late: a help page needs no NumPy
+
     number = re.search(r"Invalid value for '(--[a-z-]+)': '(\d{1,3}(?:[,_ ]\d{3})+)'", message)
     if number is not None:
         option, written = number.groups()
@@ -262,6 +269,8 @@ def typed_number(text: Any) -> float:
     Raises:
         BadParameter: it is no number, or beyond all that a computer holds.
     """
+    from privopt.report.words import number  # late: a help page needs no NumPy
+
     written = str(text).strip()
     try:
         number = float(written)
