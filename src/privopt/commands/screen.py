@@ -252,8 +252,6 @@ class PlainGroup(TyperGroup):
 
 def clearer(message: str) -> str:
     """The sentence of the argument parser, with the new name of an option, or with what is wrong with a number."""
-    from privopt.report.words import number  # late: a help page needs no NumPy
-
     number = re.search(r"Invalid value for '(--[a-z-]+)': '(\d{1,3}(?:[,_ ]\d{3})+)'", message)
     if number is not None:
         option, written = number.groups()
@@ -269,8 +267,6 @@ def typed_number(text: Any) -> float:
     Raises:
         BadParameter: it is no number, or beyond all that a computer holds.
     """
-    from privopt.report.words import number  # late: a help page needs no NumPy
-
     written = str(text).strip()
     try:
         number = float(written)
