@@ -75,7 +75,7 @@ def plain_sum(
         else:
             private_kept = clip_rows_to_ball(private_raw, private_there, form.radius).T
         if isinstance(private_rows, np.ndarray):
-            private_share = np.stack([np.einsum("i,ij->j", each, private_rows) for each in private_kept])
+            private_share = np.array([np.einsum("i,ij->j", each, private_rows) for each in private_kept])
         else:
             private_share = private_kept @ private_rows
         total.add(private_share, stop - start)

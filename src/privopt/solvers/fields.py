@@ -210,11 +210,8 @@ def guarded(step: Callable[..., State]) -> Callable[..., State]:
     def kept(state: State, *arguments: Any, **options: Any) -> State:
         moved = step(state, *arguments, **options)
         if is_in_numpy():
-            finite = bool(state.finite) and all(  # type: ignore[attr-defined]
-                np.all(np.abs(leaf) <= LARGEST)
-                for leaf in moved
-                if np.issubdtype(np.result_type(leaf), np.floating)
-            )
+            leaves = (np.abs(leaf) for leaf in moved if getattr(leaf, "dtype", np.dtype(float)).kind == "f")
+            finite = bool(state.finite) and all(leaf.max() <= LARGEST for leaf in leaves)  # type: ignore[attr-defined]
             ended: Any = moved if finite else state
             return ended._replace(finite=np.bool_(finite))
         finite = _is_finite(moved) & state.finite  # type: ignore[attr-defined]

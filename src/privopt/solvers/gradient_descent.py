@@ -369,13 +369,13 @@ class GradientDescent(StepwiseSolver):
         gradients: list[Array] = []
         slopes: list[Array] = []
         deviations: list[float] = []
-        shown, momentum = ShownCurvature(), self.momentum
+        shown, momentum, deviation = ShownCurvature(), self.momentum, 0.0
         keeps_points = self.returns == "flattest" or self.rows is not None
         for ratio, noise in zip(self._mixing_ratios(), self.mechanisms(), strict=True):
             query = ClippedGradient(loss=problem.loss, at=state.at, clip=self.clip, balanced=self.balanced)
             gradient = curator.release(query, noise)
-            deviation = _deviation(noise, query, curator.public)
             if self.secant or keeps_points:
+                deviation = _deviation(noise, query, curator.public)
                 slopes.append(_with_penalty(problem, gradient, state.at))
             if self.secant:
                 shown = shown.after(state.at, slopes[-1], deviation)
