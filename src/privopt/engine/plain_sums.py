@@ -64,9 +64,8 @@ def plain_sum(
             private_predictions: Any = private_rows @ points.T
         else:
             private_rows = np.ascontiguousarray(take_rows(units.private_features, where), np.float64)
-            private_predictions = np.stack(
-                [np.einsum("ij,j->i", private_rows, point) for point in points], axis=1
-            )
+            # A column a point, each in one piece: sums over a record's few outputs then go over many records at once.
+            private_predictions = np.array([np.einsum("ij,j->i", private_rows, point) for point in points]).T
         private_there: Any = private_norms[where]
         private_targets: Any = units.private_targets[where]
         private_raw: Any = form.coefficients(private_predictions, private_targets, private_there)
