@@ -393,7 +393,8 @@ class Softmax(GLMLoss):
             # As the kernel: exponents are kept from subnormal numbers, which take longer.
             shares = np.exp(np.maximum(prediction - np.max(prediction, axis=-1, keepdims=True), -708.0))
             shares /= np.sum(shares, axis=-1, keepdims=True)
-            return shares - (np.arange(self.outputs) == target[..., None])
+            shares -= np.arange(self.outputs) == target[..., None]
+            return shares
         return jax.nn.softmax(prediction, axis=-1) - self._one_hot(prediction, target)
 
     def predict_mean(self, prediction: Values) -> Values:
