@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from privopt.data.units import Units
 from privopt.declared_facts import declared_of_problem
 from privopt.engine.protocol import Engine, EngineName
 from privopt.errors import tells_what_was_spent
-from privopt.games.base import GameSolver
+from privopt.later import deferred, is_of
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseName, NoiseSource
@@ -30,12 +30,16 @@ from privopt.queries.safeguards import require_pure_loss
 from privopt.replays.recipes import recipe_of
 from privopt.result import Result
 from privopt.solve_arguments import check_loss, flat_start, posed_problem
-from privopt.solve_games import plan_game
 from privopt.solve_runs import AskedUnits, announced, rehearse_program, run_program
 from privopt.solvers.base import Solver
 from privopt.solvers.registry import SOLVERS, choose
-from privopt.solvers.warm_start import with_warm_start
 from privopt.tables.table import Table
+
+if TYPE_CHECKING:
+    from privopt.games.base import GameSolver
+    from privopt.solvers.warm_start import with_warm_start
+else:
+    with_warm_start = deferred("privopt.solvers.warm_start", "with_warm_start")
 
 __all__ = ["Loss", "Plans", "minimize", "plan"]
 
@@ -58,7 +62,7 @@ def plan(
     typical_records: float | None = None,
     storage: str = "float32",
     row_entries: int | None = None,
-    solver: Solver | GameSolver | str | None = None,
+    solver: "Solver | GameSolver | str | None" = None,
     start: Any = None,
 ) -> Plans:
     """Say what a solve would cost and achieve, from public numbers alone.
@@ -104,11 +108,15 @@ def plan(
         **users,
     )
     if isinstance(problem, Game):
+        from privopt.solve_games import plan_game  # late: for games alone
+
         return plan_game(problem, public, budget, solver)
-    if isinstance(solver, GameSolver):
+    if is_of(solver, "privopt.games.base", "GameSolver"):
+        title = cast("GameSolver", solver).title
         raise TypeError(
-            f"{solver.title} plays games, and the problem is none: give a Solver such as GradientDescent()."
+            f"{title} plays games, and the problem is none: give a Solver such as GradientDescent()."
         )
+    solver = cast("Solver | str | None", solver)
     problem = posed_problem(problem, start)
     public = replace(public, outputs=problem.loss.outputs)
     own = isinstance(problem.loss, BlackBox)
