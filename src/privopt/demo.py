@@ -192,7 +192,7 @@ def _table(first: str, *numbers: str) -> Table:
 
 def fit_all(terminal: Console, fits: Sequence[Fit], account: Account, train: Records) -> None:
     """Fit every model, each with a bar of its releases; the account pays."""
-    terminal.print("Fitting; the first model waits for the compiler", style="bold")
+    terminal.print("Fitting", style="bold")
     for fit in fits:
         title = f"  {fit.question}, epsilon {fit.plan.budget.epsilon:g}"
         fit.estimator.set_params(account=account)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
+from tests.engine.test_formulas import SCALAR_LOSSES
 
 from privopt import Units
 from privopt.engine import plain_sums
@@ -21,19 +22,7 @@ from privopt.queries.moments import TargetMagnitudes
 from privopt.queries.slopes import ClippedGradient
 from privopt.solvers import GradientDescent, Whitening
 
-LOSSES = [
-    losses.logistic,
-    losses.squared,
-    losses.huber(0.5),
-    losses.smoothed_hinge(0.5),
-    losses.quantile(0.3),
-    losses.quantile(0.3, smoothing=0.2),
-    losses.poisson(2.0, 5.0),
-    losses.ramp(0.5),
-    losses.capped(0.7, width=0.3),
-    losses.capped(0.7, "squared", width=0.3),
-    losses.softmax(3),
-]
+LOSSES: list[losses.GLMLoss] = [*SCALAR_LOSSES, losses.softmax(3)]
 HOSTILE = (0.0, 1e-300, -1e-38, 1.0, -1.0, 3e38, -3e38, np.nan, np.inf, -np.inf)
 
 
@@ -113,15 +102,26 @@ def test_a_records_share_does_not_depend_on_the_others(width: int) -> None:
     for some in (slice(None), slice(1, None), slice(0, 66), slice(5, 40), slice(None, None, -1)):
         rows = np.ascontiguousarray(features[some], np.float64)
         np.testing.assert_array_equal(np.einsum("ij,j->i", rows, at), np.asarray(alone)[some])
-    query = gradient(losses.logistic, at, 0.5)
-    whole, rest = features.copy(), features.copy()
-    rest[3:] = 0.0  # rows of zeros add zeros
-    with run_in_numpy():
-        found = [
-            InProcessEngine(Units.from_arrays(each, np.ones(len(each)), row_bound=30.0)).clipped_sum(query)
-            for each in (rest, np.ascontiguousarray(whole[:3]))
-        ]
-    np.testing.assert_array_equal(found[0], found[1])
+    for loss in (
+        losses.logistic,
+        losses.poisson(2.0, 5.0),
+        losses.quantile(0.3, smoothing=0.2),
+        losses.softmax(3),
+    ):
+        point = at if loss.outputs == 1 else draw.normal(size=(width, loss.outputs))
+        query = gradient(loss, point, 0.5, balanced=loss.balances)
+        for place in (0, 1, 31, 66):
+            among, apart = np.zeros_like(features), np.zeros_like(features[:2])  # rows of zeros add zeros
+            among[place] = apart[0] = features[place]
+            with run_in_numpy():
+                found = [
+                    InProcessEngine(Units.from_arrays(rows, np.ones(len(rows)), row_bound=30.0)).clipped_sum(
+                        query
+                    )
+                    for rows in (among, apart)
+                ]
+            np.testing.assert_array_equal(found[0], found[1])
+            assert np.any(found[0])
 
 
 def test_magnitudes_of_targets_are_those_of_jax() -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from privopt.data.units import Units
 from privopt.engine.rounding import PART_UNITS
-from privopt.later import is_jax, jax, jnp
+from privopt.later import jax, jnp, namespace
 from privopt.public import Public, Relation
 from privopt.queries.base import LARGEST_RADIUS, SMALLEST_RADIUS, MeanQuery
 
@@ -144,7 +144,7 @@ class ExactSum(NamedTuple):
             private_sum: float64, of any shape; NumPy's or JAX's, also traced.
             radius: C, the same for every part, at least as large as any entry of any unit's contribution.
         """
-        xp = _namespace(private_sum)
+        xp = namespace(private_sum)
         scaled = private_sum / (_UNIT * _power_within(radius, xp))  # exact, by a power of two
         scaled = xp.clip(xp.where(xp.isfinite(scaled), scaled, 0.0), -_FARTHEST, _FARTHEST)
         whole = xp.trunc(scaled)
@@ -158,7 +158,7 @@ class ExactSum(NamedTuple):
 
     def value(self, radius: Any) -> Any:
         """The sum in float64, off by four roundings at most; a function of the limbs where the radius is finite."""
-        xp = _namespace(self.plain)
+        xp = namespace(self.plain)
         upper = self.low >= 1 << (_LOW_BITS - 1)  # nearer to the next `high`: no digits cancel
         high = xp.where(upper, self.high + 1, self.high).astype(np.float64)
         low = xp.where(upper, self.low - (1 << _LOW_BITS), self.low).astype(np.float64)
@@ -169,10 +169,6 @@ class ExactSum(NamedTuple):
 def _carried(high: Any, low: Any, plain: Any) -> ExactSum:
     """What `low` has beyond its range goes to `high`; the shift rounds downwards, so that `low` is not negative."""
     return ExactSum(high + (low >> _LOW_BITS), low & _LOW_MASK, plain)
-
-
-def _namespace(values: Any) -> Any:
-    return jnp if is_jax(values) else np
 
 
 def _power_within(radius: Any, xp: Any) -> Any:

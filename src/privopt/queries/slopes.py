@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from privopt.later import Array, Float, is_jax, is_traced, jax, jnp
+from privopt.later import Array, Float, is_jax, is_traced, jax, jnp, namespace
 from privopt.ledger.events import EveryUnit, Sampling, expected_units
 from privopt.precision import arrays_of
 from privopt.problems.losses import GLMLoss, Loss
@@ -192,7 +192,7 @@ def slope_form(
     those of the next. `limits` are fields of the `KernelCall` of this kind, if the loss has a compiled kernel; the rest
     is that of `RowForm`.
     """
-    numbers, width = _array_module(*points), (public.d, loss.outputs)
+    numbers, width = namespace(*points), (public.d, loss.outputs)
     columns = [numbers.reshape(point, width) for point in points]
     kernel = None
     if kind is not None and loss.kernel_code is not None:
@@ -461,11 +461,6 @@ def _weighted(weight: Scalar, bound: Scalar) -> Scalar:
         return float(weight) * max(float(bound), 0.0)  # a bound that is not a number stays so: it comes first
     stated = jnp.maximum(jnp.asarray(bound, jnp.float64), 0.0)
     return jnp.where(weight > 0.0, weight * jnp.where(weight > 0.0, stated, 0.0), 0.0)
-
-
-def _array_module(*arrays: Any) -> Any:
-    """NumPy, which is cheaper to call, unless one of them is an array of JAX."""
-    return jnp if any(is_jax(array) for array in arrays) else np
 
 
 # ------------------------------------------------------------------------------------------------------------
